@@ -1,0 +1,215 @@
+"""The command line: commands, nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from graphmsda import __version__
+from graphmsda.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells a mistake in one sentence, without the page of usage around it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing and leaving."""
+        raise UserError(f"{message}; `{self.prog} --help` shows what can be given")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 2 for a user's mistake, 130 when interrupted."""
+    first = os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
+    try:
+        given = build_parser().parse_args(arguments)
+        given.command(given)
+        sys.stdout.flush()
+    except UserError as error:
+        if first:
+            print(f"graphmsda: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        if first:
+            print("graphmsda: interrupted; the same command goes on from there", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def build_parser() -> Parser:
+    """Build the parser; flags of `fit` are derived from `Settings`."""
+    parser = Parser("graphmsda", description="Multi-source domain adaptation with graphical models.")
+    parser.add_argument("--version", action="version", version=f"graphmsda {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Parser)
+
+    demo = commands.add_parser("demo", help="train on the embedded data and print one table")
+    demo.add_argument("--targets", nargs="+", default=None, metavar="NAME", help="domains to adapt to (default: three)")
+    demo.add_argument("--methods", nargs="+", default=["source-only", "crf", "mrf"], metavar="NAME")
+    demo.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="N", help="average over these seeds")
+    demo.add_argument("--epochs", type=int, default=None, help="epochs of each run")
+    demo.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="where the runs go")
+    demo.set_defaults(command=command_demo)
+
+    fit = commands.add_parser("fit", help="train a model on labelled sources and an unlabelled target")
+    data = fit.add_argument_group("data")
+    data.add_argument("--sources", nargs="+", metavar="DIR", help="labelled domains: class/image folders or .npz files")
+    data.add_argument("--target", metavar="DIR", help="unlabelled images, or an .npz; class folders in it are ignored")
+    data.add_argument("--task", metavar="NAME", help="an embedded task instead, e.g. demo:neon")
+    data.add_argument(
+        "--image-size", type=int, metavar="N", help="side of the images (default: 32 for small, else 224)"
+    )
+    fit.add_argument("--out", type=Path, required=True, metavar="DIR", help="run directory; the same one resumes")
+    fit.add_argument("--extend", action="store_true", help="go on to more epochs than the run was begun with")
+    fit.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="hyper-parameters of the method")
+    add_settings(fit.add_argument_group("training"))
+    fit.set_defaults(command=command_fit)
+
+    evaluate = commands.add_parser("evaluate", help="compare a model's predictions with labels")
+    evaluate.add_argument("run", type=Path, help="run directory")
+    evaluate.add_argument("--data", metavar="DIR", help="labelled data (default: the test part of an embedded task)")
+    evaluate.add_argument("--json", action="store_true", help="print JSON; accuracies are fractions")
+    evaluate.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    evaluate.set_defaults(command=command_evaluate)
+
+    predict = commands.add_parser("predict", help="label new images")
+    predict.add_argument("run", type=Path, help="run directory")
+    predict.add_argument("inputs", nargs="+", metavar="PATH", help="images, folders or .npz files")
+    predict.add_argument("--out", type=Path, metavar="FILE", help="CSV file (default: standard output)")
+    predict.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    predict.set_defaults(command=command_predict)
+
+    methods = commands.add_parser("methods", help="what methods there are, with citation and hyper-parameters")
+    methods.add_argument("name", nargs="?", help="one of them, in full")
+    methods.set_defaults(command=command_methods)
+    return parser
+
+
+def add_settings(group: Any) -> None:
+    """Add a flag for each field of `Settings`."""
+    from graphmsda.engine.settings import Settings
+
+    kinds = typing.get_type_hints(Settings)
+    for field in dataclasses.fields(Settings):
+        if not field.metadata:
+            continue
+        kind = kinds[field.name]
+        if isinstance(kind, types.UnionType):
+            kind = next(k for k in typing.get_args(kind) if k is not type(None))
+        default = "" if field.default is None else f" (default: {field.default})"
+        group.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=kind,
+            choices=field.metadata["choices"] or None,
+            default=argparse.SUPPRESS,
+            metavar=None if field.metadata["choices"] else kind.__name__.upper(),
+            help=field.metadata["text"] + default,
+        )
+
+
+def given_settings(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings typed on the command line, hyper-parameters included."""
+    import yaml
+
+    from graphmsda.engine.settings import Settings
+
+    typed = {f.name: getattr(given, f.name) for f in dataclasses.fields(Settings) if hasattr(given, f.name)}
+    parameters = {}
+    for pair in given.set:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--set {pair}: there is no '='; give NAME=VALUE, for example lambda_1=5")
+        try:
+            parameters[name] = yaml.safe_load(value)
+            # YAML reads 1e-3 as text; people mean the number.
+            parameters[name] = float(value) if isinstance(parameters[name], str) else parameters[name]
+        except (ValueError, yaml.YAMLError):
+            parameters[name] = value
+    return typed | {"parameters": parameters}
+
+
+def command_fit(given: argparse.Namespace) -> None:
+    """Train, and say where the model lies and what to type next."""
+    from graphmsda.data.task import find_task, load_task_report
+    from graphmsda.engine.fit import fit
+
+    evaluation = None
+    if given.task is not None:
+        if given.sources or given.target:
+            raise UserError("--task was given with --sources or --target; give either a task or your own folders")
+        task, evaluation = find_task(given.task)
+        origin: dict[str, Any] = {"task": given.task}
+    elif given.sources and given.target:
+        task, remarks = load_task_report(given.sources, given.target, image_size=given.image_size, progress=True)
+        for remark in remarks:
+            print(f"graphmsda: {remark}", file=sys.stderr)
+        origin = {"sources": [str(Path(s)) for s in given.sources], "target": str(Path(given.target))}
+    else:
+        raise UserError("no data: give --sources DIR DIR ... and --target DIR, or --task NAME such as demo:neon")
+    run = fit(task, out=given.out, extend=given.extend, progress=True, origin=origin, **given_settings(given))
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return
+    about = run.about
+    print(f"{about['method']} on {about['backbone']}: {' + '.join(run.domains[:-1])} -> {run.domains[-1]}, "
+          f"{len(run.classes)} classes, {about['steps']} steps")  # fmt: skip
+    if evaluation is not None:
+        result = run.evaluate(evaluation)
+        print(f"accuracy on the target's test part: {100 * result.accuracy:.1f} % of {len(evaluation.y)} images")
+    print(f"the run lies in {given.out}; next:")
+    if evaluation is None:
+        print(f"  graphmsda evaluate {given.out} --data LABELLED-FOLDER")
+    print(f"  graphmsda predict {given.out} NEW-IMAGES --out predictions.csv")
+
+
+def command_evaluate(given: argparse.Namespace) -> None:
+    """Print accuracy, per class and confusion."""
+    from graphmsda.data.task import find_task
+    from graphmsda.run import Run
+    from graphmsda.tables import evaluation_json, evaluation_table
+
+    run = Run.load(given.run, device=given.device)
+    if given.data is not None:
+        result = run.evaluate(given.data)
+    elif "task" in run.about["data"]:
+        result = run.evaluate(find_task(run.about["data"]["task"])[1])
+    else:
+        raise UserError(
+            "no labelled data to evaluate on; give --data DIR in the class/image layout, or an .npz with x, y"
+        )
+    print(evaluation_json(result) if given.json else evaluation_table(result))
+
+
+def command_predict(given: argparse.Namespace) -> None:
+    """Write one CSV row per input, in order."""
+    from graphmsda.run import Run
+    from graphmsda.tables import write_predictions
+
+    rows, failures = write_predictions(Run.load(given.run, device=given.device), given.inputs, given.out)
+    if given.out is not None:
+        skipped = f"; {failures} could not be read, see the column error" if failures else ""
+        print(f"{rows} rows in {given.out}{skipped}")
+
+
+def command_methods(given: argparse.Namespace) -> None:
+    """Print what the signatures and docstrings say."""
+    from graphmsda.tables import method_page, methods_page
+
+    print(methods_page() if given.name is None else method_page(given.name))
+
+
+def command_demo(given: argparse.Namespace) -> None:
+    """Run the main job on the embedded data."""
+    from graphmsda.demo import run_demo
+
+    run_demo(given.out, targets=given.targets, methods=given.methods, seeds=given.seeds, epochs=given.epochs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

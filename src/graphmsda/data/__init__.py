@@ -1,0 +1,1 @@
+"""Ways of getting a domain: folders, arrays and the embedded demo."""

@@ -1,0 +1,160 @@
+"""The nouns that flow through everything: domains make a task, a task makes batches.
+
+The target of a `Task` and of a `Batch` has no label field. Labels of the target domain cannot reach training because
+there is nowhere to put them; evaluation reads them from an `EvalSet`, which no training code accepts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graphmsda.errors import UserError
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A labelled domain held in memory.
+
+    Attributes:
+        name: What people call it.
+        x: Images, uint8 ``(N, 3, H, W)``, or feature vectors, float32 ``(N, F)``.
+        y: Class indices, int64 ``(N,)``.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+
+    def __post_init__(self) -> None:
+        _check_inputs(self.name, self.x)
+        if self.y.shape != (len(self.x),) or self.y.dtype != torch.int64:
+            raise UserError(
+                f"domain {self.name!r}: labels are {self.y.dtype} of shape {tuple(self.y.shape)}; "
+                f"give one int64 class index for each of its {len(self.x)} samples"
+            )
+
+    def unlabelled(self) -> Unlabelled:
+        """Return the same samples without their labels."""
+        return Unlabelled(self.name, self.x)
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """A domain without labels: ``x`` as in `Domain`, and nowhere to put a label."""
+
+    name: str
+    x: Tensor
+
+    def __post_init__(self) -> None:
+        _check_inputs(self.name, self.x)
+
+
+@dataclass(frozen=True)
+class EvalSet:
+    """Labelled samples for measuring a finished model; training code does not accept this type."""
+
+    name: str
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Task:
+    """Several labelled sources and one unlabelled target that share their classes."""
+
+    sources: tuple[Domain, ...]
+    target: Unlabelled
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise UserError("a task has no source domain; give at least one labelled source")
+        if len(self.classes) < 2:
+            raise UserError(f"a task has {len(self.classes)} class; give at least two classes to tell apart")
+        shape = self.target.x.shape[1:]
+        for domain in self.sources:
+            if domain.x.shape[1:] != shape or domain.x.dtype != self.target.x.dtype:
+                raise UserError(
+                    f"source {domain.name!r} holds {domain.x.dtype} samples of shape {tuple(domain.x.shape[1:])} and "
+                    f"the target {self.target.x.dtype} of {tuple(shape)}; all domains of a task need the same"
+                )
+            if int(domain.y.min()) < 0 or int(domain.y.max()) >= len(self.classes):
+                raise UserError(
+                    f"source {domain.name!r} has labels from {int(domain.y.min())} to {int(domain.y.max())}; "
+                    f"class indices go from 0 to {len(self.classes) - 1}"
+                )
+
+    @classmethod
+    def load(cls, sources: Sequence[str | Path], target: str | Path, *, image_size: int | None = None) -> Task:
+        """Read a task from folders or ``.npz`` files; see `graphmsda.data.task.load_task`."""
+        from graphmsda.data.task import load_task
+
+        return load_task(sources, target, image_size=image_size)
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Names of all domains, the sources in order and the target last (domain ``M + 1`` of the paper)."""
+        return (*(source.name for source in self.sources), self.target.name)
+
+    @property
+    def is_images(self) -> bool:
+        """Whether the samples are images rather than feature vectors."""
+        return self.target.x.ndim == 4
+
+    def fingerprint(self) -> str:
+        """Return a short hash of everything training sees, by which a resumed run knows its data.
+
+        >>> x = torch.zeros(2, 3)
+        >>> a = Task((Domain("a", x, torch.tensor([0, 1])),), Unlabelled("t", x), ("no", "yes"))
+        >>> b = Task((Domain("a", x, torch.tensor([1, 0])),), Unlabelled("t", x), ("no", "yes"))
+        >>> a.fingerprint() == a.fingerprint(), a.fingerprint() == b.fingerprint()
+        (True, False)
+        """
+        digest = hashlib.blake2b(repr((self.domains, self.classes)).encode(), digest_size=12)
+        for tensor in (*(t for source in self.sources for t in (source.x, source.y)), self.target.x):
+            digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+            digest.update(memoryview(tensor.contiguous().numpy()).cast("B"))
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """One source's part of a batch: ``x`` as in `Domain`, ``y`` int64 ``(B,)``."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a method sees in one step.
+
+    Attributes:
+        sources: One part per source, in the task's order. Sizes may differ.
+        target: Unlabelled target samples, ``(B, ...)``.
+        progress: How much of the training is done, 0 to 1, a 0-dim tensor that drives ramps and schedules.
+        generator: Random numbers for the method, the same on every process of a run and for every repeat of the step.
+    """
+
+    sources: tuple[Labelled, ...]
+    target: Tensor
+    progress: Tensor
+    generator: torch.Generator
+
+
+def _check_inputs(name: str, x: Tensor) -> None:
+    images = x.ndim == 4 and x.shape[1] == 3 and x.dtype == torch.uint8
+    features = x.ndim == 2 and x.is_floating_point()
+    if not (images or features):
+        raise UserError(
+            f"domain {name!r}: samples are {x.dtype} of shape {tuple(x.shape)}; "
+            "give uint8 images (N, 3, H, W) or floating-point features (N, F)"
+        )
+    if len(x) == 0:
+        raise UserError(f"domain {name!r} is empty; give at least one sample")

@@ -1,0 +1,1 @@
+"""The engine: one training loop, devices, checkpoints, the run directory."""

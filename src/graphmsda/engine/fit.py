@@ -1,0 +1,308 @@
+"""The one training loop: from a task and settings to a run directory with a model in it.
+
+Reads top to bottom: `fit` prepares, `train` loops, `take_step` does one batch, `finish` writes the model. Where a step
+stands is a function of (seed, step) alone, batches and random numbers included, so a checkpoint needs no more than
+weights, optimiser memory, averages and the number of steps taken to go on bit by bit where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from graphmsda import __version__, parallel
+from graphmsda.backbones import build_backbone
+from graphmsda.data.sampler import Stream, seed_of
+from graphmsda.domains import Batch, Labelled, Task
+from graphmsda.engine import folder
+from graphmsda.engine.devices import start_fabric
+from graphmsda.engine.files import read_tensors, write_tensors, write_text
+from graphmsda.engine.optim import AveragedState, build_optimiser, learning_rate, optimiser_tensors, restore_optimiser
+from graphmsda.engine.progress import progress_bar
+from graphmsda.engine.settings import Settings
+from graphmsda.errors import UserError
+from graphmsda.methods import Method, build_method
+
+if TYPE_CHECKING:
+    from graphmsda.run import Run
+
+INTERVAL = 50  # steps between two readings of the device: metrics, the guard against NaN, checkpoints
+INITIAL, STEP, SHARED, STREAM = range(4)  # what a seed is for
+
+
+def fit(
+    task: Task,
+    method: str = "mrf",
+    *,
+    out: str | Path,
+    extend: bool = False,
+    progress: bool = False,
+    origin: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a method on a task and return the finished run.
+
+    The same call on the same `out` resumes a run that was stopped, or returns it if it is finished.
+
+    Args:
+        task: Labelled sources and an unlabelled target.
+        method: Name of the method.
+        out: The run directory.
+        extend: Allow more `epochs` than the run at `out` was begun with.
+        progress: Show a progress bar on standard error.
+        origin: Where the data came from, for the record.
+        **settings: Fields of `Settings`.
+    """
+    from graphmsda.run import Run
+
+    path = Path(out)
+    chosen = Settings(method=method, **settings).resolved(task)
+    config = folder.describe(task, chosen, origin or {})
+    folder.open_folder(path, config, extend=extend)
+    fabric = start_fabric(chosen)
+    main = parallel.rank() == 0
+    # `fork_rng` leaves the caller's random numbers alone.
+    with folder.locked(path) if main else nullcontext(), torch.random.fork_rng():
+        training = Training(task, chosen, fabric.device, fabric.autocast)
+        if main:
+            folder.write_config(path, config)
+        training.resume(path)
+        if training.step < chosen.steps or not (path / folder.MODEL_ABOUT).is_file():
+            train(training, path, show=progress and main)
+            finish(training, path)
+    fabric.barrier()
+    return Run.load(path, device=chosen.device)
+
+
+class Training:
+    """Everything that changes while a run trains, and how to save and restore it."""
+
+    def __init__(self, task: Task, settings: Settings, device: torch.device, autocast: Any) -> None:
+        self.task, self.settings, self.device = task, settings, device
+        self.step = 0
+        torch.manual_seed(seed_of(settings.seed, INITIAL))
+        self.method = create_method(task, settings).to(
+            device, dtype=torch.float64 if settings.precision == "64" else torch.float32
+        )
+        self.method.backbone.autocast = autocast
+        self.optimiser = build_optimiser(self.method, settings)
+        self.average = AveragedState(self.method, settings.average) if settings.average else None
+        self.data = [(source.x.to(device), source.y.to(device)) for source in task.sources]
+        self.target = task.target.x.to(device)
+        sizes = [len(y) for _, y in self.data] + [len(self.target)]
+        self.streams = [
+            Stream(size, settings.batch_size, seed_of(settings.seed, STREAM, number))
+            for number, size in enumerate(sizes)
+        ]
+        self.generator = torch.Generator(device)
+
+    def batch(self) -> Batch:
+        """Draw this process's part of the batch of the current step, and set all random numbers for it."""
+        settings, step = self.settings, self.step
+        torch.manual_seed(seed_of(settings.seed, STEP, step, parallel.rank()))
+        self.generator.manual_seed(seed_of(settings.seed, SHARED, step))
+        *rows, target = [parallel.local_part(stream.indices(step)).to(self.device) for stream in self.streams]
+        return Batch(
+            tuple(Labelled(x[i], y[i]) for (x, y), i in zip(self.data, rows, strict=True)),
+            self.target[target],
+            torch.tensor(step / settings.steps, device=self.device),
+            self.generator,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all that a checkpoint holds beside the number of steps."""
+        state = {f"method/{name}": tensor for name, tensor in self.method.state_dict().items()}
+        state |= {f"optimiser/{k}": v for k, v in optimiser_tensors(self.method, self.optimiser).items()}
+        if self.average is not None:
+            state |= {f"average/{name}": tensor for name, tensor in self.average.state.items()}
+        return state
+
+    def snapshot(self) -> tuple[dict[str, Tensor], int]:
+        """Return a copy of the state to go back to."""
+        return {name: tensor.detach().clone() for name, tensor in self.tensors().items()}, self.step
+
+    def resume(self, path: Path) -> None:
+        """Go to where the checkpoint at `path` stands, if there is one."""
+        if not (path / folder.CHECKPOINT).is_file():
+            return
+        tensors, about = read_tensors(path / folder.CHECKPOINT)
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+        self.method.load_state_dict(part("method/"))
+        restore_optimiser(self.method, self.optimiser, part("optimiser/"))
+        if self.average is not None:
+            for name, tensor in part("average/").items():
+                self.average.state[name].copy_(tensor)
+        self.step = int(about["step"])
+
+
+def create_method(task: Task, settings: Settings) -> Method:
+    """Build backbone and method for a task, with random or pretrained weights."""
+    domains = len(task.domains)
+    shape = tuple(task.target.x.shape[1:])
+    backbone = build_backbone(settings.backbone, shape, domains, dropout=settings.dropout, weights=settings.weights)
+    return build_method(settings.method, backbone, len(task.classes), domains, settings.parameters)
+
+
+def train(training: Training, path: Path, *, show: bool) -> None:
+    """Take all steps that are left, writing metrics and checkpoints as they come."""
+    settings, main = training.settings, parallel.rank() == 0
+    metrics = folder.Metrics(path / folder.METRICS, training.step) if main else None
+    interval = min(INTERVAL, settings.steps_per_epoch or INTERVAL)
+    tally = Tally()
+    good, saved, begin = training.snapshot(), time.monotonic(), time.monotonic()
+    title = f"{settings.method} -> {training.task.target.name}"
+    training.method.train()
+    with progress_bar(settings.steps, training.step, title, enabled=show) as tell, stop_on_signal() as stopped:
+        while training.step < settings.steps:
+            take_step(training, tally)
+            training.step += 1
+            tell(training.step)
+            last = training.step == settings.steps
+            if not (training.step % interval == 0 or last or stopped()):
+                continue
+            row = tally.read()
+            if not row.pop("finite"):
+                if main:
+                    save(path, *good)
+                raise UserError(_not_finite(row, good[1], training, path))
+            tell(training.step, row)
+            if metrics is not None:
+                epoch = training.step / (settings.steps_per_epoch or 1)
+                elapsed = round(time.monotonic() - begin, 3)
+                rate = learning_rate(settings, (training.step - 1) / settings.steps)
+                metrics.write({"step": training.step, "epoch": round(epoch, 3), "seconds": elapsed, "lr": rate} | row)
+            good = training.snapshot()
+            if main and (last or stopped() or time.monotonic() - saved >= settings.checkpoint_seconds):
+                save(path, *good)
+                saved = time.monotonic()
+            if stopped() and not last:
+                raise KeyboardInterrupt
+
+
+def take_step(training: Training, tally: Tally) -> None:
+    """Draw one batch and take the optimiser step of each of the method's phases."""
+    method, settings, optimiser = training.method, training.settings, training.optimiser
+    for group in optimiser.param_groups:
+        group["lr"] = learning_rate(settings, training.step / settings.steps)
+    for phase in method.phases(training.batch()):
+        loss = torch.stack(list(phase.terms.values())).sum()
+        parameters = [p for p in updated_parameters(method, phase.updates) if p.requires_grad]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        parallel.average_gradients(gradients)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        norm = nn.utils.get_total_norm([g for g in gradients if g is not None])
+        if settings.clip:
+            nn.utils.clip_grads_with_norm_(parameters, settings.clip, norm)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        tally.add(phase.terms, phase.shown or {}, norm)
+    if training.average is not None:
+        training.average.update(method, training.step + 1)
+
+
+def updated_parameters(method: Method, names: tuple[str, ...]) -> list[nn.Parameter]:
+    """Return the parameters of the attributes named, or all."""
+    if not names:
+        return list(method.parameters())
+    parts = [getattr(method, name) for name in names]
+    return [p for part in parts for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())]
+
+
+class Tally:
+    """Loss terms summed on the device, so that reading them costs one wait per interval, not one per step."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, tuple[Tensor, int]] = {}
+        self.finite: Tensor | None = None
+
+    def add(self, terms: Mapping[str, Tensor], shown: Mapping[str, Tensor], norm: Tensor) -> None:
+        """Take in one phase: its terms, what it shows and its gradients' norm."""
+        finite = torch.isfinite(torch.stack([*terms.values(), norm]).detach()).all()
+        self.finite = finite if self.finite is None else self.finite & finite
+        for name, value in {**terms, **shown, "gradient": norm}.items():
+            total, count = self.sums.get(name, (torch.zeros_like(value), 0))
+            self.sums[name] = (total + value.detach(), count + 1)
+
+    def read(self) -> dict[str, float]:
+        """Return the means since the last reading, and whether everything was finite."""
+        row = {name: float(total) / count for name, (total, count) in self.sums.items()}
+        row["finite"] = float(self.finite) if self.finite is not None else 1.0
+        self.sums, self.finite = {}, None
+        return row
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], step: int) -> None:
+    """Write a checkpoint."""
+    write_tensors(path / folder.CHECKPOINT, tensors, {"step": step, "graphmsda": __version__})
+
+
+@torch.no_grad()
+def finish(training: Training, path: Path) -> None:
+    """Write the model that predicts: the averaged weights where they are kept, with the sources' class means."""
+    method, task, settings = training.method, training.task, training.settings
+    if training.average is not None:
+        method.load_state_dict(training.average.state)
+    method.eval()
+    for number, (x, y) in enumerate(training.data):
+        embedding = torch.cat([method.embed(part, number) for part in x.split(256)])
+        method.remember_sources(number, embedding, y)
+    if parallel.rank() != 0:
+        return
+    about = {
+        "format": 1,
+        "graphmsda": __version__,
+        "method": settings.method,
+        "parameters": dict(settings.parameters),
+        "backbone": settings.backbone,
+        "dropout": settings.dropout,
+        "shape": list(task.target.x.shape[1:]),
+        "classes": list(task.classes),
+        "domains": list(task.domains),
+        "steps": training.step,
+    }
+    state = {k: v.float() if v.is_floating_point() else v for k, v in method.state_dict().items()}
+    write_tensors(path / folder.MODEL, state)
+    write_text(path / folder.MODEL_ABOUT, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Any]:
+    """Turn Ctrl-C and a polite kill into a stop after the current step; a second Ctrl-C stops at once."""
+    asked = threading.Event()
+    if parallel.world_size() > 1 or threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _not_finite(row: Mapping[str, float], good: int, training: Training, path: Path) -> str:
+    bad = [name for name, value in row.items() if value != value or abs(value) == float("inf")]
+    return (
+        f"training stopped: {' and '.join(bad) or 'a loss term'} became infinite or not a number between steps {good} and "
+        f"{training.step}; the last good state (step {good}) is kept in {path / folder.CHECKPOINT}; "
+        f"begin again with a smaller --lr (it was {training.settings.lr:g}) or with --clip 1"
+    )

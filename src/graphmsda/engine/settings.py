@@ -1,0 +1,110 @@
+"""How a run is trained: one dataclass, from which flags, YAML keys and help are derived."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graphmsda.domains import Task
+from graphmsda.errors import UserError
+from graphmsda.methods import complete_parameters
+
+
+def option(default: Any, text: str, *choices: str) -> Any:
+    """Declare a setting with its help text and, where there are few, its choices."""
+    return dataclasses.field(default=default, metadata={"text": text, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything but the data that decides what a run becomes."""
+
+    method: str = option("mrf", "what to train; `graphmsda methods` lists them")
+    preset: str | None = option(None, "a method's named hyper-parameters, e.g. paper")
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    backbone: str = option("auto", "auto, small, 3conv-2fc, resnet18, resnet50, resnet101 or mlp")
+    weights: str = option("auto", "ResNet weights: imagenet, none or a .safetensors / .pth file")
+    dropout: float = option(0.5, "dropout inside the backbone")
+    epochs: int = option(30, "passes over the largest source")
+    steps_per_epoch: int | None = option(None, "steps of an epoch (default: one pass over the largest source)")
+    batch_size: int = option(32, "samples of each domain in a step")
+    optimiser: str = option(
+        "adam", "optimiser; adam's weight decay is coupled, as in the paper", "adam", "adamw", "sgd"
+    )
+    lr: float = option(1e-3, "learning rate")
+    weight_decay: float = option(5e-4, "weight decay (never on prototypes)")
+    schedule: str = option("cosine", "learning rate over the run", "cosine", "constant")
+    clip: float = option(0.0, "largest gradient norm (0: no clipping)")
+    average: float = option(0.99, "decay of the averaged weights used for prediction (0: none kept)")
+    precision: str = option("auto", "auto is bf16 on a GPU, else 32", "auto", "32", "bf16", "64")
+    seed: int = option(0, "seed of everything random")
+    device: str = option("auto", "where to train", "auto", "cpu", "cuda")
+    devices: int = option(1, "processes per machine, one per GPU")
+    nodes: int = option(1, "machines")
+    checkpoint_seconds: float = option(30.0, "least seconds between checkpoints")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "devices", "nodes"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
+        _require(
+            self.steps_per_epoch is None or self.steps_per_epoch >= 1,
+            "steps_per_epoch",
+            self.steps_per_epoch,
+            "a whole number from 1",
+        )
+        _require(0 < self.lr < float("inf"), "lr", self.lr, "a positive number")
+        for name in ("weight_decay", "clip", "checkpoint_seconds"):
+            _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "a number not below 0")
+        for name in ("dropout", "average"):
+            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "a number from 0 to below 1")
+        for field in dataclasses.fields(self):
+            choices, value = field.metadata.get("choices"), getattr(self, field.name)
+            _require(not choices or value in choices, field.name, value, f"one of {', '.join(choices or ())}")
+
+    def resolved(self, task: Task) -> Settings:
+        """Return the same settings with every ``auto`` and every default decided for this task and machine."""
+        parameters = complete_parameters(self.method, self.parameters, self.preset)
+        device = self.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        elif device == "cuda" and not torch.cuda.is_available():
+            raise UserError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu or auto")
+        backbone = self.backbone
+        if backbone == "auto":
+            if not task.is_images:
+                backbone = "mlp"
+            elif task.target.x.shape[-1] > 64:
+                backbone = "resnet18"
+            else:
+                backbone = "3conv-2fc" if device == "cuda" else "small"
+        weights = self.weights
+        if weights == "auto":
+            weights = "imagenet" if backbone.startswith("resnet") else "none"
+        largest = max(len(source.y) for source in task.sources)
+        return dataclasses.replace(
+            self,
+            parameters=parameters,
+            device=device,
+            backbone=backbone,
+            weights=weights,
+            precision={"cuda": "bf16"}.get(device, "32") if self.precision == "auto" else self.precision,
+            steps_per_epoch=self.steps_per_epoch or max(1, largest // self.batch_size),
+        )
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run, once resolved."""
+        return self.epochs * (self.steps_per_epoch or 0)
+
+
+# What may differ between a run and its resumption without changing what it becomes.
+FREE_TO_CHANGE = ("preset", "device", "devices", "nodes", "checkpoint_seconds")
+
+
+def _require(condition: bool, name: str, value: object, expected: str) -> None:
+    if not condition:
+        raise UserError(f"--{name.replace('_', '-')} {value}: out of range; give {expected}")

@@ -1,0 +1,141 @@
+"""What a method is: three verbs (`phases`, `embed`, `predict`) and hyper-parameters as keyword arguments.
+
+A method knows nothing of files, devices or optimisers. It turns a batch into named loss terms; the engine does the
+rest. Adding one is a file in this folder and a line in `METHODS`; CONTRIBUTING.md shows how.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphmsda.backbones import Backbone
+from graphmsda.domains import Batch, Labelled
+from graphmsda.errors import UserError
+from graphmsda.graphs.prototypes import class_means, one_hot, squared_distances
+from graphmsda.parallel import all_sizes, gather_chunks, rank
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One optimiser step: the loss is the sum of the named terms, the names are what the log shows.
+
+    Attributes:
+        terms: Scalars, each already multiplied by its weight.
+        updates: Names of the method's attributes whose parameters take the step; empty means all.
+        shown: Scalars to log that are no part of the loss.
+    """
+
+    terms: Mapping[str, Tensor]
+    updates: tuple[str, ...] = ()
+    shown: Mapping[str, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A batch after the backbone, gathered from all processes: ``x`` of each part is ``(B, d)``."""
+
+    sources: tuple[Labelled, ...]
+    target: Tensor
+
+    def flat(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return all sources in one: embeddings ``(B, d)``, labels ``(B,)`` and domains ``(B,)``."""
+        domains = [torch.full_like(part.y, m) for m, part in enumerate(self.sources)]
+        return torch.cat([s.x for s in self.sources]), torch.cat([s.y for s in self.sources]), torch.cat(domains)
+
+
+class Method(nn.Module, ABC):
+    """Base of all methods.
+
+    Subclasses take ``(backbone, classes, domains, *, hyper-parameters)``; ``domains`` counts the target, which is the
+    last one. The first line of a subclass's docstring is its citation; ``presets`` names other settings than the
+    defaults.
+    """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    source_means: Tensor
+    source_means_seen: Tensor
+
+    def __init__(self, backbone: Backbone, classes: int, domains: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.classes = classes
+        self.domains = domains
+        self.register_buffer("source_means", torch.zeros(domains - 1, classes, backbone.features))
+        self.register_buffer("source_means_seen", torch.zeros(domains - 1, classes, dtype=torch.bool))
+
+    @abstractmethod
+    def phases(self, batch: Batch) -> Iterator[Phase]:
+        """Yield one phase per optimiser step; the code after a ``yield`` runs when that step has been taken."""
+
+    @abstractmethod
+    def predict(self, embedding: Tensor) -> Tensor:
+        """Return log-probabilities ``(B, K)`` of embeddings ``(B, d)``, each row by itself."""
+
+    def embed(self, x: Tensor, domain: int = -1) -> Tensor:
+        """Embed samples of one domain, by default of the target: ``(B, ...) -> (B, d)``."""
+        return self.backbone(x, (len(x),), (domain % self.domains,))  # type: ignore[no-any-return]
+
+    def embed_batch(self, batch: Batch, *, target: bool = True) -> Embedded:
+        """Embed all domains in one pass, each with its own batch statistics, and gather all processes' parts.
+
+        With ``target=False`` the target is left out: its batch statistics stay untouched and its part is empty.
+        """
+        parts = [part.x for part in batch.sources] + ([batch.target] if target else [])
+        sizes = [len(part) for part in parts]
+        everywhere = all_sizes(sizes, batch.progress.device)
+        totals = [sum(column) for column in zip(*everywhere, strict=True)]
+        local = self.backbone(torch.cat(parts), sizes, range(len(parts)), totals)
+        embeddings = gather_chunks(local, everywhere).split(totals)
+        sources = len(batch.sources)
+        labels = gather_chunks(torch.cat([part.y for part in batch.sources]), [row[:sources] for row in everywhere])
+        return Embedded(
+            tuple(map(Labelled, embeddings[:sources], labels.split(totals[:sources]))),
+            embeddings[sources] if target else local.new_zeros(0, local.shape[1]),
+        )
+
+    def observe_target(self, batch: Batch) -> None:
+        """Let the target's batch touch its running statistics and nothing else."""
+        sizes = all_sizes([len(batch.target)], batch.progress.device)
+        self.backbone(batch.target, sizes[rank()], (self.domains - 1,), [sum(row[0] for row in sizes)])
+
+    def source_scores(self, embedding: Tensor) -> Tensor:
+        """Score how close each sample lies to each source, ``(B, d) -> (B, M)``, larger is closer.
+
+        By default minus the squared distance to the source's nearest class mean (`remember_sources`).
+        """
+        distances = squared_distances(embedding, self.source_means.flatten(0, 1))
+        distances = distances.masked_fill(~self.source_means_seen.flatten(), torch.inf)
+        return -distances.unflatten(1, self.source_means.shape[:2]).amin(2)
+
+    @torch.no_grad()
+    def remember_sources(self, domain: int, embedding: Tensor, labels: Tensor) -> None:
+        """Keep the class means of a source's embeddings, once, after training."""
+        means, mass = class_means(embedding, one_hot(labels, self.classes, dtype=embedding.dtype))
+        self.source_means[domain] = means
+        self.source_means_seen[domain] = mass > 0
+
+
+class LinearHead(nn.Linear):
+    """The usual classifier, for methods that predict by one: embedding to log-probabilities."""
+
+    def forward(self, embedding: Tensor) -> Tensor:
+        """``(B, d) -> (B, K)``."""
+        return F.log_softmax(super().forward(embedding), dim=1)
+
+
+def require(condition: bool, name: str, value: object, expected: str) -> None:
+    """Refuse a hyper-parameter out of its range in one sentence.
+
+    >>> require(False, "tau", -1, "a positive number")
+    Traceback (most recent call last):
+    graphmsda.errors.UserError: --set tau=-1: out of range; give a positive number
+    """
+    if not condition:
+        raise UserError(f"--set {name}={value}: out of range; give {expected}")

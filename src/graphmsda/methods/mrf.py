@@ -1,0 +1,176 @@
+"""MRF-MSDA: energies over Markov networks; labels by summing joint likelihoods over domains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from graphmsda.backbones import Backbone
+from graphmsda.domains import Batch
+from graphmsda.graphs import markov
+from graphmsda.graphs.constraints import source_risk, target_entropy
+from graphmsda.graphs.prototypes import class_means, distance_scale, one_hot
+from graphmsda.methods.base import Embedded, Method, Phase, require
+from graphmsda.methods.guess import Rule, guess_target
+
+
+class MRF(Method):
+    r"""MRF-MSDA: Xu, Wang and Ni, "Graphical Modeling for Multi-Source Domain Adaptation" (TPAMI 2022), Sec. 4.
+
+    .. math:: \min_{f,\mathbb C} L_{cls} + \alpha L_{MLE} \qquad (23)
+
+    Prototypes of all classes of all domains are parameters. A network that links the query to the prototype of class
+    k in domain m has an energy (eq. 17); its likelihood gives the joint posterior of class and domain (eqs. 18-19),
+    and the sum over domains the class (eq. 20). docs/fidelity.md says where this departs from the printed paper.
+
+    Args:
+        tau: Temperature of the energies, in units of `scale`.
+        scale: Squared distances are divided by the mean squared distance between prototypes (relative), by the number
+            of dimensions (mean) or by nothing (sum, as printed).
+        alpha: Weight of the likelihood objective, eq. 22.
+        likelihood: Reading of eq. 22: log-ratio of the positive network to all (log), as printed (verbatim), as printed
+            with the mean over the cliques' edges (mean-clique), or binary noise-contrastive estimation (logistic).
+        clique_weight: Weight of the mean clique energy, which aligns a class's prototypes across domains; only for the
+            log reading, in which the cliques cancel.
+        wrong_edges: Negative networks by a wrong edge between prototypes, N_2 of Sec. 5.1; the K - 1 that link the
+            query to another class are always taken.
+        entropy_weight: Weight of the target's entropy, eq. 9.
+        entropy_per_class: Divide that entropy by the number of classes.
+        pseudo_labels: Keep a target prediction as a label by its entropy (below the threshold, nats), by its
+            confidence (above the threshold) or by the cited rule (confidence above 1/(1+exp(-3A)), A the accuracy on
+            the sources).
+        threshold: Threshold of the rule.
+        start: Where prototypes start: at the first class mean seen (mean) or at small random numbers (normal).
+    """
+
+    presets = {
+        "paper": {
+            "tau": 0.1,
+            "scale": "sum",
+            "alpha": 1.0,
+            "likelihood": "verbatim",
+            "wrong_edges": 6,
+            "entropy_per_class": False,
+            "pseudo_labels": "accuracy",
+            "start": "normal",
+        }
+    }
+    seen: Tensor
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        classes: int,
+        domains: int,
+        *,
+        tau: float = 0.1,
+        scale: Literal["relative", "mean", "sum"] = "relative",
+        alpha: float = 1.0,
+        likelihood: Literal["log", "verbatim", "mean-clique", "logistic"] = "log",
+        clique_weight: float = 1.0,
+        wrong_edges: int = 6,
+        entropy_weight: float = 1.0,
+        entropy_per_class: bool = True,
+        pseudo_labels: Rule = "entropy",
+        threshold: float = 0.5,
+        start: Literal["mean", "normal"] = "mean",
+    ) -> None:
+        super().__init__(backbone, classes, domains)
+        require(tau > 0, "tau", tau, "a positive number")
+        require(wrong_edges >= 0, "wrong_edges", wrong_edges, "a whole number not below 0")
+        require(threshold >= 0, "threshold", threshold, "a number not below 0")
+        weights = {"alpha": alpha, "clique_weight": clique_weight, "entropy_weight": entropy_weight}
+        for name, value in weights.items():
+            require(value >= 0, name, value, "a number not below 0")
+        self.tau, self.scale, self.alpha, self.likelihood = tau, scale, alpha, likelihood
+        self.clique_weight, self.wrong_edges = clique_weight, wrong_edges
+        self.entropy_weight = entropy_weight / classes if entropy_per_class else entropy_weight
+        self.pseudo_labels, self.threshold, self.start = pseudo_labels, threshold, start
+        self.prototypes = nn.Parameter(torch.randn(domains, classes, backbone.features) * 0.0128)
+        self.register_buffer("seen", torch.zeros(domains, classes, dtype=torch.bool))
+
+    def phases(self, batch: Batch) -> Iterator[Phase]:
+        """One step on eq. 23, the target's positive networks by pseudo-labels."""
+        embedded = self.embed_batch(batch)
+        target_label, guessed = guess_target(self.predict, embedded, rule=self.pseudo_labels, threshold=self.threshold)
+        target_weight = guessed * self.seen.any()  # with no prototype met yet, nothing is believed
+        self.meet(embedded, target_label, target_weight)
+
+        x, y, m = embedded.flat()
+        energies = self.energies(torch.cat([x, embedded.target]))
+        posterior = markov.label_posterior(markov.log_joint(energies, self.seen.clone()))
+        *source_predictions, target_predictions = posterior.split(
+            [*(len(part.y) for part in embedded.sources), len(embedded.target)]
+        )
+        label = torch.cat([y, target_label])
+        domain = torch.cat([m, torch.full_like(target_label, self.domains - 1)])
+        weight = torch.cat([torch.ones_like(x[:, 0]), target_weight])
+        terms = {
+            "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
+            "entropy": self.entropy_weight * target_entropy(target_predictions),
+        }
+        terms |= self.likelihood_terms(energies, label, domain, weight, batch.generator)
+        yield Phase(terms, shown={"pseudo-labelled": target_weight.mean()})
+
+    def predict(self, embedding: Tensor) -> Tensor:
+        """Eq. 20 in log space: ``(B, d) -> (B, K)``."""
+        return markov.label_posterior(self.log_joint(embedding))
+
+    def log_joint(self, embedding: Tensor) -> Tensor:
+        """Return eqs. 18-19, log p(domain, class | query): ``(B, d) -> (B, D, K)``."""
+        return markov.log_joint(self.energies(embedding), self.seen)
+
+    def source_scores(self, embedding: Tensor) -> Tensor:
+        """Log-posterior over the sources, eq. 18 summed over classes: ``(B, d) -> (B, M)``."""
+        return markov.domain_posterior(self.log_joint(embedding))[:, :-1]
+
+    def temperature(self) -> Tensor:
+        """Return tau in the units in which distances are read."""
+        return self.tau * distance_scale(self.prototypes, self.seen, reading=self.scale)
+
+    def energies(self, embedding: Tensor) -> Tensor:
+        """Eq. 17 of the edge from each query to each prototype: ``(B, d) -> (B, D, K)``."""
+        return markov.energies(embedding, self.prototypes, temperature=self.temperature())
+
+    def likelihood_terms(
+        self, energies: Tensor, label: Tensor, domain: Tensor, weight: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Eq. 22 in the chosen reading; with the log-ratio, the cliques that cancel get a term of their own."""
+        temperature = self.temperature()
+        total, edges = markov.clique_edges(self.prototypes, temperature=temperature, seen=self.seen.clone())
+        pairs = markov.sample_wrong_edges(
+            len(label),
+            self.wrong_edges,
+            domains=self.domains,
+            classes=self.classes,
+            generator=generator,
+            device=label.device,
+        )
+        mean = total / edges.clamp(min=1)
+        loss = markov.likelihood(
+            energies,
+            domain,
+            label,
+            weight,
+            clique=mean if self.likelihood == "mean-clique" else total,
+            wrong=markov.edge_energies(self.prototypes, pairs, temperature=temperature),
+            reading="verbatim" if self.likelihood == "mean-clique" else self.likelihood,
+        )
+        terms = {"likelihood": self.alpha * loss}
+        if self.likelihood == "log":
+            terms["clique"] = self.alpha * self.clique_weight * mean
+        return terms
+
+    @torch.no_grad()
+    def meet(self, embedded: Embedded, target_label: Tensor, target_weight: Tensor) -> None:
+        """Mark the prototypes that have met a sample; one that meets its first starts at the class mean, if so set."""
+        parts = [(part.x, one_hot(part.y, self.classes, dtype=part.x.dtype)) for part in embedded.sources]
+        parts.append((embedded.target, one_hot(target_label, self.classes, target_weight, dtype=target_weight.dtype)))
+        means, mass = (torch.stack(c) for c in zip(*(class_means(x, members) for x, members in parts), strict=True))
+        if self.start == "mean":
+            first = (mass > 0) & ~self.seen
+            self.prototypes.copy_(torch.where(first[..., None], means, self.prototypes))
+        self.seen |= mass > 0

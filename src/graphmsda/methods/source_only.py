@@ -1,0 +1,57 @@
+"""Source-only and AdaBN: the two baselines that do not train on the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from graphmsda.backbones import Backbone
+from graphmsda.domains import Batch
+from graphmsda.graphs.constraints import source_risk
+from graphmsda.methods.base import LinearHead, Method, Phase
+
+
+class SourceOnly(Method):
+    r"""Source-only: cross-entropy on all sources, the target never seen.
+
+    .. math:: L = -\tfrac{1}{M} \sum_m E_{(q,y) \in S_m} \log \hat y_q[y]
+
+    The paper's eq. 8 with a linear classifier. A target image is read with the batch statistics averaged over the
+    sources.
+    """
+
+    def __init__(self, backbone: Backbone, classes: int, domains: int) -> None:
+        super().__init__(backbone, classes, domains)
+        self.head = LinearHead(backbone.features, classes)
+
+    def phases(self, batch: Batch) -> Iterator[Phase]:
+        """One step on the source risk."""
+        embedded = self.embed_batch(batch, target=False)
+        predictions = [self.predict(part.x) for part in embedded.sources]
+        yield Phase({"source": source_risk(predictions, [part.y for part in embedded.sources])})
+
+    def predict(self, embedding: Tensor) -> Tensor:
+        """Log-probabilities of the linear classifier."""
+        log_probabilities: Tensor = self.head(embedding)
+        return log_probabilities
+
+
+class AdaBN(SourceOnly):
+    """AdaBN: Source-only read with the target's batch statistics (Li et al., Adaptive Batch Normalization, 2018).
+
+    The weights are those of Source-only with the same seed, to the bit; only the statistics with which a target image
+    is normalised differ.
+    """
+
+    def phases(self, batch: Batch) -> Iterator[Phase]:
+        """Source-only's step, then a look at the target that touches nothing but its running statistics."""
+        yield from super().phases(batch)
+        dropouts = [m for m in self.backbone.modules() if isinstance(m, torch.nn.Dropout) and m.training]
+        for module in dropouts:
+            module.eval()  # leaves the random numbers, and so the weights, as Source-only's
+        with torch.no_grad():
+            self.observe_target(batch)
+        for module in dropouts:
+            module.train()

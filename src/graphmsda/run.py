@@ -1,0 +1,226 @@
+"""A finished run: load it, predict with it, evaluate it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphmsda.backbones import build_backbone
+from graphmsda.domains import EvalSet
+from graphmsda.engine import folder
+from graphmsda.engine.files import read_tensors
+from graphmsda.errors import UserError
+from graphmsda.methods import Method, build_method
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from graphmsda.data.listing import Listing
+
+CHUNK = 256  # samples decoded and embedded at a time: what bounds the memory of a prediction
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of some samples, in their order.
+
+    Attributes:
+        items: Name of each sample: its path, or its place in an array.
+        labels: Predicted class, or None for a sample that could not be read.
+        probabilities: ``(N, K)``, in the order of the run's `classes`; rows of unreadable samples are NaN.
+        nearest_source: Name of the source each sample lies closest to, or None.
+        errors: Why a sample could not be read, or None.
+        classes: The run's classes.
+    """
+
+    items: list[str]
+    labels: list[str | None]
+    probabilities: Tensor
+    nearest_source: list[str | None]
+    errors: list[str | None]
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def confidence(self) -> Tensor:
+        """Probability of each predicted class, ``(N,)``."""
+        return self.probabilities.amax(1)
+
+    def top(self, count: int) -> list[list[tuple[str, float]]]:
+        """Return the most probable classes of each sample with their probabilities."""
+        values, places = self.probabilities.topk(min(count, len(self.classes)), dim=1)
+        return [
+            [] if label is None else [(self.classes[p], v) for p, v in zip(row_places, row, strict=True)]
+            for label, row_places, row in zip(self.labels, places.tolist(), values.tolist(), strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How predictions compare with labels; accuracies are fractions.
+
+    Attributes:
+        accuracy: Share of right predictions.
+        per_class: The same for each class that has samples.
+        counts: Samples of each class.
+        confusion: Rows are true classes, columns predicted ones.
+        classes: Names of both.
+        unreadable: Samples left out because they could not be read, with the reason.
+    """
+
+    accuracy: float
+    per_class: dict[str, float]
+    counts: dict[str, int]
+    confusion: list[list[int]]
+    classes: tuple[str, ...]
+    unreadable: dict[str, str]
+
+
+class Run:
+    """A trained model with what is known about it."""
+
+    def __init__(self, path: Path, method: Method, about: dict[str, Any], device: torch.device) -> None:
+        self.path, self.method, self.about, self.device = path, method, about, device
+        self.classes: tuple[str, ...] = tuple(about["classes"])
+        self.domains: tuple[str, ...] = tuple(about["domains"])
+        shape = about["shape"]
+        self.image_size: int | None = shape[-1] if len(shape) == 3 else None
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "auto") -> Run:
+        """Load a finished run from its directory; no code in it is executed."""
+        path = Path(path)
+        config = folder.read_config(path)
+        if not (path / folder.MODEL_ABOUT).is_file() or not (path / folder.MODEL).is_file():
+            raise UserError(
+                f"{path}: this run has not finished training; run the same `graphmsda fit` again to resume it"
+            )
+        if device == "cuda" and not torch.cuda.is_available():
+            raise UserError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu or auto")
+        place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+        about = json.loads((path / folder.MODEL_ABOUT).read_text(encoding="utf-8"))
+        if about.get("format") != 1:
+            raise UserError(
+                f"{path / folder.MODEL_ABOUT} has format {about.get('format')}; this version reads 1; upgrade graphmsda"
+            )
+        state, _ = read_tensors(path / folder.MODEL)
+        domains = len(about["domains"])
+        backbone = build_backbone(about["backbone"], about["shape"], domains, dropout=about["dropout"])
+        method = build_method(about["method"], backbone, len(about["classes"]), domains, about["parameters"])
+        method.load_state_dict(state)
+        method.to(place).eval()
+        return cls(path, method, about | {"data": config["data"], "settings": config["settings"]}, place)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the rows of ``metrics.jsonl``."""
+        return folder.read_metrics(self.path / folder.METRICS)
+
+    def predict(self, data: str | Path | Sequence[str | Path] | np.ndarray[Any, Any] | Tensor) -> Predictions:
+        """Predict folders, image files or ``.npz`` by path, or arrays of images ``(N, H, W, C)`` or features ``(N, F)``."""
+        parts = list(self.stream(data))
+        return Predictions(
+            *([row for part in parts for row in getattr(part, name)] for name in ("items", "labels")),
+            torch.cat([part.probabilities for part in parts]),
+            *([row for part in parts for row in getattr(part, name)] for name in ("nearest_source", "errors")),
+            self.classes,
+        )
+
+    def stream(self, data: str | Path | Sequence[str | Path] | np.ndarray[Any, Any] | Tensor) -> Iterator[Predictions]:
+        """Predict the same, a chunk at a time: memory does not grow with the number of samples."""
+        for listing in self._listings(data):
+            yield from self._stream_listing(listing)
+
+    def evaluate(self, data: str | Path | EvalSet) -> Evaluation:
+        """Compare predictions with the labels of a labelled folder, ``.npz`` or `EvalSet`."""
+        from graphmsda.data.arrays import listing_of_arrays
+        from graphmsda.data.listing import open_listing
+
+        if isinstance(data, EvalSet):
+            names = [self.classes[int(i)] for i in data.y]
+            listing = listing_of_arrays(data.x, names, name=data.name)
+        else:
+            listing = open_listing(data, labelled=True)
+        truth = listing.labels or ()
+        foreign = sorted(set(truth) - set(self.classes))
+        if foreign:
+            raise UserError(
+                f"{listing.origin}: classes {', '.join(foreign[:5])} are unknown to this model; "
+                f"it knows {', '.join(self.classes[:20])}; rename or remove these"
+            )
+        index = {name: number for number, name in enumerate(self.classes)}
+        confusion = torch.zeros(len(self.classes), len(self.classes), dtype=torch.int64)
+        unreadable: dict[str, str] = {}
+        place = 0
+        for part in self._stream_listing(listing):
+            for item, label, error in zip(part.items, part.labels, part.errors, strict=True):
+                if label is None:
+                    unreadable[item] = error or ""
+                else:
+                    confusion[index[truth[place]], index[label]] += 1
+                place += 1
+        if confusion.sum() == 0:
+            raise UserError(f"{listing.origin}: none of {len(listing)} samples could be read; nothing to evaluate")
+        return _evaluation(confusion, self.classes, unreadable)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Embed samples as the model reads the target: ``(N, 3, H, W)`` uint8 or ``(N, F)`` -> ``(N, d)``."""
+        with torch.inference_mode():
+            parts = [self.method.embed(part.to(self.device)).cpu() for part in x.split(CHUNK)]
+            return torch.cat(parts)
+
+    def _listings(self, data: Any) -> list[Listing]:
+        from graphmsda.data.arrays import listing_of_arrays
+        from graphmsda.data.listing import open_listing
+
+        if isinstance(data, str | Path):
+            data = [data]
+        if not isinstance(data, list | tuple):
+            return [listing_of_arrays(data, None, name="array")]
+        return [open_listing(path, labelled=False) for path in data]
+
+    @torch.inference_mode()
+    def _stream_listing(self, listing: Listing) -> Iterator[Predictions]:
+        names = listing.item_names
+        for begin in range(0, len(listing), CHUNK):
+            rows = range(begin, min(begin + CHUNK, len(listing)))
+            decoded = listing.read(rows, self.image_size)
+            if len(decoded.kept) and list(decoded.x.shape[1:]) != self.about["shape"]:
+                raise UserError(
+                    f"{listing.origin}: samples have shape {tuple(decoded.x.shape[1:])}; "
+                    f"this model reads {tuple(self.about['shape'])}"
+                )
+            probabilities = torch.full((len(rows), len(self.classes)), torch.nan)
+            labels: list[str | None] = [None] * len(rows)
+            nearest: list[str | None] = [None] * len(rows)
+            errors: list[str | None] = [None] * len(rows)
+            if decoded.kept:
+                embedding = self.method.embed(decoded.x.to(self.device))
+                probabilities[decoded.kept] = self.method.predict(embedding).exp().float().cpu()
+                closest = self.method.source_scores(embedding).argmax(1).tolist()
+                for place, best, source in zip(
+                    decoded.kept, probabilities[decoded.kept].argmax(1).tolist(), closest, strict=True
+                ):
+                    labels[place], nearest[place] = self.classes[best], self.domains[source]
+            for place, reason in decoded.failures:
+                errors[place] = reason
+            yield Predictions([names[i] for i in rows], labels, probabilities, nearest, errors, self.classes)
+
+
+def _evaluation(confusion: Tensor, classes: tuple[str, ...], unreadable: dict[str, str]) -> Evaluation:
+    counts, right = confusion.sum(1), confusion.diagonal()
+    return Evaluation(
+        accuracy=float(right.sum() / counts.sum()),
+        per_class={name: float(r / n) for name, r, n in zip(classes, right, counts, strict=True) if n},
+        counts={name: int(n) for name, n in zip(classes, counts, strict=True)},
+        confusion=confusion.tolist(),
+        classes=classes,
+        unreadable=unreadable,
+    )

@@ -1,0 +1,229 @@
+import pytest
+import torch
+import transcription as slow
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphmsda.errors import UserError
+from graphmsda.graphs import prototypes as proto
+from graphmsda.graphs import relation as fast
+
+small = settings(deadline=None, max_examples=25)
+seeds = st.integers(0, 2**31 - 20)
+normalisations = st.sampled_from(fast.NORMALISATIONS)
+SIGMA, SCALE = 0.8, 2.0
+
+
+def same(a, b, tolerance=1e-10):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def make_layers(seed, size, hidden=4, second=3, classes=3):
+    shapes = [(size, hidden), (hidden,), (hidden, second), (second,), (second, classes), (classes,)]
+    return fast.Layers(*(slow.make(seed + i, *shape) for i, shape in enumerate(shapes)))
+
+
+def connect(queries, prototypes, seen):
+    graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
+    return graph, fast.adjacency(queries, prototypes, sigma=SIGMA, scale=SCALE) * seen
+
+
+def predict(queries, prototypes, seen, layers, **options):
+    return fast.query_logits(queries, prototypes, *connect(queries, prototypes, seen), layers, **options)
+
+
+@small
+@given(seeds, st.integers(1, 5), st.integers(1, 5), st.integers(1, 4))
+def test_adjacency_is_eq_4(seed, rows, columns, size):
+    a, b = slow.make(seed, rows, size), slow.make(seed + 1, columns, size)
+    expected = torch.stack([torch.stack([slow.edge_weight(u, v, SIGMA, SCALE) for v in b]) for u in a])
+    same(fast.adjacency(a, b, sigma=SIGMA, scale=torch.tensor(SCALE)), expected)
+
+
+@small
+@given(seeds, st.integers(1, 8), st.integers(1, 4))
+def test_prototype_graph_masks_and_has_unit_diagonal(seed, count, size):
+    prototypes, seen = slow.make(seed, count, size), slow.make_mask(seed, count)
+    graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
+    same(graph, slow.full_adjacency(prototypes, seen, SIGMA, SCALE))
+    assert (fast.prototype_graph(prototypes, sigma=1e-6, scale=1.0).diagonal() == 1).all()
+
+
+@small
+@given(
+    seeds,
+    st.integers(2, 6),
+    st.integers(2, 7),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    normalisations,
+    st.booleans(),
+    st.sampled_from([None, 0, 1, 2]),
+)
+def test_query_logits_equal_the_explicit_graph(seed, domains, classes, batch, size, normalise, two_way, chunk):
+    queries, prototypes = slow.make(seed, batch, size), slow.make(seed + 1, domains * classes, size)
+    seen, layers = slow.make_mask(seed + 2, domains * classes), make_layers(seed + 3, size, classes=classes)
+    logits = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=two_way, chunk=chunk)
+    for q in range(batch):
+        nodes = slow.query_logits(queries[q], prototypes, seen, SIGMA, SCALE, layers, normalise, two_way)
+        same(logits[q], nodes[-1])
+
+
+@small
+@given(seeds, st.integers(2, 6), st.integers(2, 7), st.integers(1, 4), normalisations)
+def test_prototype_logits_equal_the_explicit_graph(seed, domains, classes, size, normalise):
+    prototypes, seen = slow.make(seed, domains * classes, size), slow.make_mask(seed + 2, domains * classes)
+    layers = make_layers(seed + 3, size, classes=classes)
+    graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
+    expected = slow.prototype_logits(prototypes, seen, SIGMA, SCALE, layers, normalise)
+    same(fast.prototype_logits(prototypes, graph, layers, normalise=normalise), expected)
+
+
+@pytest.mark.parametrize("normalise", fast.NORMALISATIONS)
+@pytest.mark.parametrize("two_way", [True, False])
+def test_a_query_does_not_depend_on_other_queries(normalise, two_way):
+    queries, prototypes, layers = slow.make(0, 5, 4), slow.make(1, 6, 4), make_layers(2, 4)
+    seen = torch.ones(6, dtype=torch.bool)
+    together = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=two_way)
+    for q in range(5):
+        alone = predict(queries[q : q + 1], prototypes, seen, layers, normalise=normalise, two_way=two_way)
+        same(together[q], alone[0], 1e-12)
+
+
+def test_one_graph_for_the_whole_batch_is_something_else():
+    queries, prototypes, layers = slow.make(0, 3, 4), slow.make(1, 6, 4), make_layers(2, 4)
+    own = predict(queries, prototypes, torch.ones(6, dtype=torch.bool), layers, normalise="none", two_way=True)
+    nodes = torch.cat((prototypes, queries))
+    matrix = slow.full_adjacency(nodes, [True] * 9, SIGMA, SCALE)
+    matrix[6:, 6:] = torch.eye(3, dtype=torch.float64)  # queries do not even talk to each other directly
+    batch = slow.network(matrix, nodes, layers)[6:]
+    assert (own - batch).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("normalise", fast.NORMALISATIONS)
+@pytest.mark.parametrize(("two_way", "chunk"), [(True, 2), (True, 0), (False, None)])
+def test_query_logits_gradients(normalise, two_way, chunk):
+    inputs = [slow.make(0, 3, 2), slow.make(1, 4, 2), *make_layers(2, 2, hidden=3, second=3)]
+    inputs = [tensor.requires_grad_() for tensor in inputs]
+    seen = torch.tensor([True, True, False, True])
+
+    def logits(queries, prototypes, *layers):
+        return predict(
+            queries, prototypes, seen, fast.Layers(*layers), normalise=normalise, two_way=two_way, chunk=chunk
+        )
+
+    assert torch.autograd.gradcheck(logits, inputs)
+
+
+@pytest.mark.parametrize("normalise", fast.NORMALISATIONS)
+def test_other_gradients(normalise):
+    inputs = [tensor.requires_grad_() for tensor in (slow.make(1, 4, 2), *make_layers(2, 2))]
+    seen = torch.tensor([True, True, False, True])
+
+    def logits(prototypes, *layers):
+        graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
+        return fast.prototype_logits(prototypes, graph, fast.Layers(*layers), normalise=normalise)
+
+    assert torch.autograd.gradcheck(logits, inputs)
+    a, b = inputs[0], slow.make(9, 3, 2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, y: fast.adjacency(x, y, sigma=SIGMA, scale=SCALE), (a, b))
+
+
+@pytest.mark.parametrize("normalise", fast.NORMALISATIONS)
+def test_chunks_with_dropout_agree_in_value_and_gradient(normalise):
+    queries, prototypes, layers = slow.make(0, 5, 4).requires_grad_(), slow.make(1, 6, 4), make_layers(2, 4)
+    seen = torch.tensor([True] * 5 + [False])
+    results = []
+    for chunk in (0, 1, 2, None):
+        torch.manual_seed(0)
+        logits = predict(
+            queries,
+            prototypes,
+            seen,
+            layers,
+            normalise=normalise,
+            two_way=True,
+            dropout=0.5,
+            training=True,
+            chunk=chunk,
+        )
+        results.append((logits, *torch.autograd.grad(logits.square().sum(), queries)))
+    for other in results[1:]:
+        same(other[0], results[0][0])
+        same(other[1], results[0][1])
+    plain = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=True)
+    assert (plain - results[0][0]).abs().max() > 1e-3
+    still = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=True, dropout=0.5)
+    same(plain, still)
+
+
+@pytest.mark.parametrize("two_way", [True, False])
+def test_dropout_of_one_query_is_ordinary_dropout(two_way):
+    """With the linear part as the identity and all positive, the mean over masks is the value without dropout."""
+    queries, prototypes = slow.make(0, 1, 3).abs(), slow.make(1, 4, 3).abs()
+    one, nothing = torch.eye(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    layers = fast.Layers(one, nothing, one, nothing, one, nothing)
+    seen = torch.ones(4, dtype=torch.bool)
+    options = {"normalise": "row", "two_way": two_way}
+    torch.manual_seed(0)
+    draws = torch.stack(
+        [predict(queries, prototypes, seen, layers, dropout=0.5, training=True, **options) for _ in range(3000)]
+    )
+    expected = predict(queries, prototypes, seen, layers, **options)
+    assert (draws.mean(0) - expected).abs().max() < 5 * draws.std(0).max() / 3000**0.5
+
+
+@pytest.mark.parametrize("normalise", fast.NORMALISATIONS)
+@pytest.mark.parametrize("two_way", [True, False])
+def test_nothing_seen_is_finite(normalise, two_way):
+    queries, prototypes = slow.make(0, 2, 4).requires_grad_(), slow.make(1, 6, 4).requires_grad_()
+    seen, layers = torch.zeros(6, dtype=torch.bool), make_layers(2, 4)
+    logits = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=two_way)
+    graph, _ = connect(queries, prototypes, seen)
+    own = fast.prototype_logits(prototypes, graph, layers, normalise=normalise)
+    assert fast.prototype_risk(own, torch.arange(3).repeat(2), seen) == 0
+    (logits.sum() + own.sum()).backward()
+    assert torch.isfinite(queries.grad).all()
+    assert torch.isfinite(prototypes.grad).all()
+
+
+def test_empty_batch_and_mixed_precision():
+    queries, prototypes = slow.make(0, 0, 4).float(), slow.make(1, 6, 4).float()
+    layers = fast.Layers(*(tensor.float() for tensor in make_layers(2, 4)))
+    seen = torch.ones(6, dtype=torch.bool)
+    assert predict(queries, prototypes, seen, layers, normalise="row", two_way=True).shape == (0, 3)
+    queries = slow.make(0, 2, 4).float().requires_grad_()
+    plain = predict(queries, prototypes, seen, layers, normalise="row", two_way=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = predict(queries, prototypes, seen, layers, normalise="row", two_way=True)
+    torch.testing.assert_close(mixed, plain)
+
+
+def test_unknown_normalisation_is_named():
+    queries, prototypes, layers = slow.make(0, 2, 4), slow.make(1, 6, 4), make_layers(2, 4)
+    with pytest.raises(UserError, match="choose one of none, row, symmetric"):
+        predict(queries, prototypes, torch.ones(6, dtype=torch.bool), layers, normalise="column", two_way=True)
+
+
+def test_any_batch_size_can_be_exported():
+    class Predict(torch.nn.Module):
+        def forward(self, queries):
+            seen = torch.tensor([True] * 5 + [False])
+            return predict(queries, prototypes, seen, layers, normalise="row", two_way=True, chunk=0)
+
+    prototypes, layers = slow.make(1, 6, 4), make_layers(2, 4)
+    program = torch.export.export(
+        Predict(), (slow.make(0, 3, 4),), dynamic_shapes={"queries": {0: torch.export.Dim("batch")}}
+    ).module()
+    same(program(slow.make(5, 7, 4)), Predict()(slow.make(5, 7, 4)))
+
+
+def test_scale_makes_the_graph_free_of_units():
+    prototypes = slow.make(0, 2, 3, 4)
+    seen = torch.ones(2, 3, dtype=torch.bool)
+
+    def graph(points):
+        scale = proto.distance_scale(points, seen, reading="relative")
+        return fast.prototype_graph(points.flatten(0, 1), sigma=0.5, scale=scale)
+
+    same(graph(prototypes), graph(0.01 * prototypes))
