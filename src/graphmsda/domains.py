@@ -119,7 +119,7 @@ class Task:
         digest = hashlib.blake2b(repr((self.domains, self.classes)).encode(), digest_size=12)
         for tensor in (*(t for source in self.sources for t in (source.x, source.y)), self.target.x):
             digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
-            digest.update(memoryview(tensor.contiguous().numpy()).cast("B"))
+            digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
 

@@ -75,7 +75,7 @@ class DomainBatchNorm(nn.Module):
         layout = self.layout
         if self.training and world_size() > 1:
             return self._forward_parallel(x)
-        chunks = x.split(list(layout.sizes))
+        chunks = torch.split(x, list(layout.sizes))
         return torch.cat([self._chunk(c, d) for c, d in zip(chunks, layout.domains, strict=True)])
 
     def _chunk(self, x: Tensor, domain: int) -> Tensor:
@@ -99,7 +99,7 @@ class DomainBatchNorm(nn.Module):
         wide = x if x.dtype == torch.float64 else x.float()
         axes = [0, *range(2, x.ndim)]
         shape = [1, -1] + [1] * (x.ndim - 2)
-        chunks = wide.split(list(layout.sizes))
+        chunks = torch.split(wide, list(layout.sizes))
         pixels = x[0, 0].numel() if len(x) else 1
         totals = torch.tensor(layout.totals, device=x.device, dtype=wide.dtype)[:, None] * pixels
         mean = all_sum(torch.stack([c.sum(axes) for c in chunks])) / totals.clamp(min=1)

@@ -33,7 +33,7 @@ class _Sum(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         total = gradient.contiguous().clone()
         dist.all_reduce(total)
         return total
@@ -43,7 +43,7 @@ def all_sum(x: Tensor) -> Tensor:
     """Sum over processes; the gradient is summed over processes too."""
     if world_size() == 1:
         return x
-    return _Sum.apply(x)  # type: ignore[no-untyped-call,no-any-return]
+    return _Sum.apply(x)  # type: ignore[no-any-return]
 
 
 def all_sizes(sizes: Sequence[int], device: torch.device) -> list[list[int]]:
@@ -89,5 +89,5 @@ def average_gradients(gradients: Sequence[Tensor | None]) -> None:
     flat = torch.cat([g.reshape(-1) for g in present])
     dist.all_reduce(flat)
     flat /= world_size()
-    for g, part in zip(present, flat.split([g.numel() for g in present]), strict=True):
+    for g, part in zip(present, torch.split(flat, [g.numel() for g in present]), strict=True):
         g.copy_(part.view_as(g))

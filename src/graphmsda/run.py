@@ -124,12 +124,14 @@ class Run:
         return folder.read_metrics(self.path / folder.METRICS)
 
     def predict(self, data: str | Path | Sequence[str | Path] | np.ndarray[Any, Any] | Tensor) -> Predictions:
-        """Predict folders, image files or ``.npz`` by path, or arrays of images ``(N, H, W, C)`` or features ``(N, F)``."""
+        """Predict folders, images or ``.npz`` files by path, or an array of images ``(N, H, W, C)`` or features."""
         parts = list(self.stream(data))
         return Predictions(
-            *([row for part in parts for row in getattr(part, name)] for name in ("items", "labels")),
+            [item for part in parts for item in part.items],
+            [label for part in parts for label in part.labels],
             torch.cat([part.probabilities for part in parts]),
-            *([row for part in parts for row in getattr(part, name)] for name in ("nearest_source", "errors")),
+            [source for part in parts for source in part.nearest_source],
+            [error for part in parts for error in part.errors],
             self.classes,
         )
 
@@ -143,6 +145,7 @@ class Run:
         from graphmsda.data.arrays import listing_of_arrays
         from graphmsda.data.listing import open_listing
 
+        listing: Listing
         if isinstance(data, EvalSet):
             names = [self.classes[int(i)] for i in data.y]
             listing = listing_of_arrays(data.x, names, name=data.name)
@@ -173,7 +176,7 @@ class Run:
     def embed(self, x: Tensor) -> Tensor:
         """Embed samples as the model reads the target: ``(N, 3, H, W)`` uint8 or ``(N, F)`` -> ``(N, d)``."""
         with torch.inference_mode():
-            parts = [self.method.embed(part.to(self.device)).cpu() for part in x.split(CHUNK)]
+            parts = [self.method.embed(part.to(self.device)).cpu() for part in torch.split(x, CHUNK)]
             return torch.cat(parts)
 
     def _listings(self, data: Any) -> list[Listing]:

@@ -63,8 +63,7 @@ def write_predictions(run: Run, inputs: Sequence[str | Path], out: Path | None) 
     if out is None:
         return _write_rows(run, inputs, sys.stdout)
     with replacing(out) as beside, beside.open("w", newline="", encoding="utf-8") as file:
-        counts = _write_rows(run, inputs, file)
-    return counts
+        return _write_rows(run, inputs, file)
 
 
 def _write_rows(run: Run, inputs: Sequence[str | Path], file: TextIO) -> tuple[int, int]:

@@ -235,7 +235,7 @@ def _plain(digits: Floats, bits: np.random.PCG64) -> Floats:
     ink = _ramp(_write(digits, bits, slant=0.25), 0.6, 0.3)
     paper = _per_image(bits, 0.92, 1.0, n) - _per_image(bits, 0.0, 0.05, n, 3)
     lines = np.maximum(_stripes(bits, n, 6)[..., None, :], _stripes(bits, n, 6)[..., :, None])
-    paper = paper - lines * np.array([0.45, 0.3, 0.12])[:, None, None] * _per_image(bits, 0.4, 0.9, n)
+    paper = paper - lines * np.array([0.45, 0.3, 0.12])[:, None, None] * _per_image(bits, 0.25, 0.65, n)
     pen = _per_image(bits, 0.0, 0.2, n) + _per_image(bits, 0.0, 0.12, n, 3)
     return _mix(paper, pen, ink) + _uniform(bits, -0.015, 0.015, n, 1, SIZE, SIZE)
 
@@ -252,7 +252,7 @@ def _neon(digits: Floats, bits: np.random.PCG64) -> Floats:
 
 def _texture(digits: Floats, bits: np.random.PCG64) -> Floats:
     n = len(digits)
-    ink = _ramp(_write(digits, bits), 0.45, 0.12)
+    ink = _ramp(_write(digits, bits), 0.45, 0.2)
     pattern = 0.7 * _clouds(bits, n, 3, 4) + 0.3 * _clouds(bits, n, 3, 9)
     return np.abs(pattern - ink * _per_image(bits, 0.85, 1.0, n, 3))
 
@@ -273,7 +273,7 @@ def _chalk(digits: Floats, bits: np.random.PCG64) -> Floats:
     board = np.array([0.13, 0.3, 0.2])[:, None, None] * _per_image(bits, 0.8, 1.3, n)
     # What was wiped off is another digit of the same part, so that no original strays into a second one.
     wiped = _blur(_ramp(_write(np.roll(digits, n // 2, axis=0), bits, turn=0.6, shift=7.0), 0.32, 0.3), 1)
-    dust = 0.3 * _ramp(_clouds(bits, n, 1, 6), 0.6, 0.5) + _per_image(bits, 0.1, 0.35, n) * wiped
+    dust = 0.3 * _ramp(_clouds(bits, n, 1, 6), 0.6, 0.5) + _per_image(bits, 0.08, 0.3, n) * wiped
     stick = 1.0 - _per_image(bits, 0.0, 0.25, n, 3)
     return _mix(board + dust, stick * 0.9, ink * grain)
 

@@ -21,8 +21,10 @@ def start_fabric(settings: Settings) -> Fabric:
     Methods are never wrapped for data-parallel training: a wrapped module whose `phases` is called synchronises
     nothing. Fabric launches processes and knows devices and precision; what must agree is in `graphmsda.parallel`.
     """
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     from lightning_fabric import Fabric
+
+    for name in ("lightning_fabric", "lightning_fabric.utilities.distributed"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
     several = settings.devices * settings.nodes > 1
     fabric = Fabric(

@@ -257,7 +257,7 @@ def finish(training: Training, path: Path) -> None:
         method.load_state_dict(training.average.state)
     method.eval()
     for number, (x, y) in enumerate(training.data):
-        embedding = torch.cat([method.embed(part, number) for part in x.split(256)])
+        embedding = torch.cat([method.embed(part, number) for part in torch.split(x, 256)])
         method.remember_sources(number, embedding, y)
     if parallel.rank() != 0:
         return

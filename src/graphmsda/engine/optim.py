@@ -22,7 +22,9 @@ def build_optimiser(method: nn.Module, settings: Settings) -> torch.optim.Optimi
         groups.append({"params": prototypes, "weight_decay": 0.0})
     if settings.optimiser == "sgd":
         return torch.optim.SGD(groups, lr=settings.lr, momentum=0.9, nesterov=True)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimiser](groups, lr=settings.lr)
+    if settings.optimiser == "adamw":
+        return torch.optim.AdamW(groups, lr=settings.lr)
+    return torch.optim.Adam(groups, lr=settings.lr)
 
 
 def learning_rate(settings: Settings, progress: float) -> float:

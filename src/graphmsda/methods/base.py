@@ -92,11 +92,11 @@ class Method(nn.Module, ABC):
         everywhere = all_sizes(sizes, batch.progress.device)
         totals = [sum(column) for column in zip(*everywhere, strict=True)]
         local = self.backbone(torch.cat(parts), sizes, range(len(parts)), totals)
-        embeddings = gather_chunks(local, everywhere).split(totals)
+        embeddings = torch.split(gather_chunks(local, everywhere), totals)
         sources = len(batch.sources)
         labels = gather_chunks(torch.cat([part.y for part in batch.sources]), [row[:sources] for row in everywhere])
         return Embedded(
-            tuple(map(Labelled, embeddings[:sources], labels.split(totals[:sources]))),
+            tuple(map(Labelled, embeddings[:sources], torch.split(labels, totals[:sources]))),
             embeddings[sources] if target else local.new_zeros(0, local.shape[1]),
         )
 
@@ -112,7 +112,7 @@ class Method(nn.Module, ABC):
         """
         distances = squared_distances(embedding, self.source_means.flatten(0, 1))
         distances = distances.masked_fill(~self.source_means_seen.flatten(), torch.inf)
-        return -distances.unflatten(1, self.source_means.shape[:2]).amin(2)
+        return -distances.reshape(len(embedding), self.domains - 1, self.classes).amin(2)
 
     @torch.no_grad()
     def remember_sources(self, domain: int, embedding: Tensor, labels: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
 from graphmsda.graphs import relation
-from graphmsda.graphs.constraints import source_risk, target_entropy
+from graphmsda.graphs.constraints import global_alignment, local_alignment, prototype_risk, source_risk, target_entropy
 from graphmsda.graphs.prototypes import class_means, distance_scale, moving_average, one_hot
 from graphmsda.methods.base import Embedded, Method, Phase, require
 from graphmsda.methods.guess import Rule, guess_target
@@ -113,21 +113,21 @@ class CRF(Method):
         prototypes, seen, own = self.update_prototypes(embedded, label, weight)
         nodes, node_seen = prototypes.flatten(0, 1), seen.flatten()
         scale = distance_scale(prototypes, seen, reading=self.scale)
-        graph = self.adjacency(nodes, nodes, scale, node_seen) * node_seen[:, None]
+        graph = relation.prototype_graph(nodes, sigma=self.sigma, scale=scale, seen=node_seen)
 
         sizes = [len(part.y) for part in embedded.sources]
         queries = torch.cat([*(part.x for part in embedded.sources), embedded.target])
         predictions = self.classify(queries, nodes, graph, scale, node_seen, dropout=self.dropout)
-        *source_predictions, target_predictions = predictions.split([*sizes, len(embedded.target)])
+        *source_predictions, target_predictions = torch.split(predictions, [*sizes, len(embedded.target)])
         yield Phase(
             {
                 "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
                 "entropy": self.entropy_weight * target_entropy(target_predictions),
                 "prototype": self.prototype_weight * self.prototype_risk(nodes, graph, node_seen),
-                "global": self.lambda_1 * relation.global_alignment(graph, self.domains, seen=seen),
+                "global": self.lambda_1 * global_alignment(graph, self.domains, seen=seen),
                 "local": self.lambda_2
                 / scale
-                * relation.local_alignment(queries, own, torch.cat([weight.new_ones(sum(sizes)), weight])),
+                * local_alignment(queries, own, torch.cat([weight.new_ones(sum(sizes)), weight])),
             },
             shown={"pseudo-labelled": weight.mean(), "adjacency": _off_diagonal_mean(graph, node_seen)},
         )
@@ -136,7 +136,7 @@ class CRF(Method):
         """Log-probabilities of each query on its own graph with the stored prototypes (Sec. 3.3)."""
         nodes, node_seen = self.prototypes.flatten(0, 1), self.seen.flatten()
         scale = distance_scale(self.prototypes, self.seen, reading=self.scale)
-        graph = self.adjacency(nodes, nodes, scale, node_seen) * node_seen[:, None]
+        graph = relation.prototype_graph(nodes, sigma=self.sigma, scale=scale, seen=node_seen)
         return self.classify(embedding, nodes, graph, scale, node_seen)
 
     def update_prototypes(self, embedded: Embedded, label: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,10 +152,6 @@ class CRF(Method):
         labels = [*(part.y for part in embedded.sources), label]
         return prototypes, seen, torch.cat([prototypes[m][y] for m, y in enumerate(labels)])
 
-    def adjacency(self, a: Tensor, nodes: Tensor, scale: Tensor, seen: Tensor) -> Tensor:
-        """Eq. 4 from any nodes to the prototypes; a never-seen prototype has no edge."""
-        return relation.adjacency(a, nodes, sigma=self.sigma, scale=scale) * seen
-
     def layers(self) -> relation.Layers:
         """Return the weights of the two graph convolutions and the classifier."""
         one, two, last = self.convolution_1, self.convolution_2, self.classifier
@@ -169,7 +165,7 @@ class CRF(Method):
             queries,
             nodes,
             graph,
-            self.adjacency(queries, nodes, scale, seen),
+            relation.adjacency(queries, nodes, sigma=self.sigma, scale=scale) * seen,
             self.layers(),
             normalise=self.normalise,
             two_way=self.two_way,
@@ -184,7 +180,7 @@ class CRF(Method):
             nodes, graph, self.layers(), normalise=self.normalise, dropout=self.dropout, training=self.training
         )
         classes = torch.arange(self.classes, device=nodes.device).repeat(self.domains)
-        return relation.prototype_risk(logits, classes, seen)
+        return prototype_risk(logits, classes, seen)
 
 
 def _off_diagonal_mean(graph: Tensor, seen: Tensor) -> Tensor:

@@ -102,8 +102,8 @@ class MRF(Method):
         x, y, m = embedded.flat()
         energies = self.energies(torch.cat([x, embedded.target]))
         posterior = markov.label_posterior(markov.log_joint(energies, self.seen.clone()))
-        *source_predictions, target_predictions = posterior.split(
-            [*(len(part.y) for part in embedded.sources), len(embedded.target)]
+        *source_predictions, target_predictions = torch.split(
+            posterior, [*(len(part.y) for part in embedded.sources), len(embedded.target)]
         )
         label = torch.cat([y, target_label])
         domain = torch.cat([m, torch.full_like(target_label, self.domains - 1)])
