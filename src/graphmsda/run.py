@@ -113,9 +113,10 @@ class Run:
             )
         state, _ = read_tensors(path / folder.MODEL)
         domains = len(about["domains"])
-        backbone = build_backbone(about["backbone"], about["shape"], domains, dropout=about["dropout"])
-        method = build_method(about["method"], backbone, len(about["classes"]), domains, about["parameters"])
-        method.load_state_dict(state)
+        with torch.device("meta"):  # shapes only: every number comes from the file
+            backbone = build_backbone(about["backbone"], about["shape"], domains, dropout=about["dropout"])
+            method = build_method(about["method"], backbone, len(about["classes"]), domains, about["parameters"])
+        method.load_state_dict(state, assign=True)
         method.to(place).eval()
         return cls(path, method, about | {"data": config["data"], "settings": config["settings"]}, place)
 

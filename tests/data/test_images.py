@@ -1,3 +1,4 @@
+import contextlib
 import io
 import struct
 import zlib
@@ -226,10 +227,8 @@ def test_random_bytes_never_crash(tmp_path):
     for number in range(200):
         content = np.frombuffer(whole[number % 2], dtype=np.uint8).copy()
         content[random.integers(0, len(content), 5)] = random.integers(0, 256, 5)
-        try:
+        with contextlib.suppress(Unreadable):
             assert decode(io.BytesIO(content.tobytes()), 8).shape == (3, 8, 8)
-        except Unreadable as error:
-            assert str(error)
 
 
 def test_image_sizes_reads_headers_and_passes_over_what_is_illegible(tmp_path):
