@@ -1,7 +1,10 @@
+import zipfile
+
 import numpy as np
 import pytest
 import torch
 
+from graphmsda.data.arrays import listing_of_arrays
 from graphmsda.data.listing import choose_image_size, open_listing
 from graphmsda.errors import UserError
 
@@ -119,3 +122,22 @@ def test_damaged_files(tmp_path):
     content[40:60] = bytes(20)
     path.write_bytes(content)
     assert "cannot be read as .npz" in error(path)
+
+
+def test_an_array_with_a_broken_header(tmp_path):
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00\x08\x00garbage\n")
+    assert "cannot be read as .npz" in error(path)
+
+
+def test_arrays_in_memory_may_have_their_channels_first_or_last():
+    x = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)
+    first = listing_of_arrays(x, ["a", "b"], name="memory")
+    last = listing_of_arrays(x.permute(0, 2, 3, 1).numpy(), None, name="memory")
+    assert (first.labels, last.labels) == (("a", "b"), None)
+    for listing in (first, last):
+        assert torch.equal(listing.read([0, 1], None).x, x)
+        assert listing.item_names == ["memory[0]", "memory[1]"]
+    with pytest.raises(UserError, match="memory: x is int64"):
+        listing_of_arrays(np.zeros((2, 3), int), None, name="memory")

@@ -2,6 +2,7 @@ import hashlib
 import itertools
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -44,8 +45,6 @@ def test_pixels_are_the_same_on_every_machine(domain, split):
 
 def test_pixels_do_not_depend_on_what_was_rendered_before():
     code = "from graphmsda.data import demo; import zlib; print(zlib.crc32(demo.render('chalk', 'test')[0].tobytes()))"
-    import zlib
-
     alone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(alone) == zlib.crc32(demo.render("chalk", "test")[0].tobytes())
 

@@ -79,7 +79,7 @@ def test_killed_and_resumed_ends_with_the_same_bits(method: str, tmp_path: Path)
     assert (killed / STATE).read_bytes() == (tmp_path / "whole" / STATE).read_bytes()
     one, two = (folder.read_metrics(p / "metrics.jsonl") for p in (killed, tmp_path / "whole"))
     assert [{**row, "seconds": 0} for row in one] == [{**row, "seconds": 0} for row in two]
-    assert not [p for p in killed.rglob("*.part") if p.stat().st_size and (killed / MODEL).samefile(p)]
+    assert not list(killed.rglob("*.part"))
 
 
 def test_interrupted_run_keeps_its_place(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_more_epochs_need_extend(features: Task, tmp_path: Path) -> None:
 
 def test_two_processes_may_not_train_in_one_folder(features: Task, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    with folder.locked(tmp_path / "run"), pytest.raises(UserError, match=r"not empty|another process"):
+    with folder.locked(tmp_path / "run"), pytest.raises(UserError, match="another process"):
         fit(features, "mrf", out=tmp_path / "run", **QUICK)
 
 

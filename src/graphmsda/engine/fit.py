@@ -302,7 +302,7 @@ def stop_on_signal() -> Iterator[Any]:
 def _not_finite(row: Mapping[str, float], good: int, training: Training, path: Path) -> str:
     bad = [name for name, value in row.items() if value != value or abs(value) == float("inf")]
     return (
-        f"training stopped: {' and '.join(bad) or 'a loss term'} became infinite or not a number between steps {good} and "
-        f"{training.step}; the last good state (step {good}) is kept in {path / folder.CHECKPOINT}; "
+        f"training stopped: {' and '.join(bad) or 'a loss term'} became infinite or not a number between steps {good} "
+        f"and {training.step}; the last good state (step {good}) is kept in {path / folder.CHECKPOINT}; "
         f"begin again with a smaller --lr (it was {training.settings.lr:g}) or with --clip 1"
     )

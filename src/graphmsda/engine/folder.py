@@ -64,7 +64,7 @@ def open_folder(path: Path, config: Mapping[str, Any], *, extend: bool) -> None:
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"--out {path}: a file is there; give a folder")
-    if not path.exists() or not any(path.iterdir()):
+    if not path.exists() or all(_is_litter(file) for file in path.iterdir()):
         return
     if not (path / CONFIG).is_file():
         raise UserError(f"--out {path}: the folder is not empty and holds no run; give a new or empty folder")
@@ -118,7 +118,14 @@ def locked(path: Path) -> Iterator[None]:
             raise UserError(
                 f"--out {path}: another process trains there now; wait for it or choose another --out"
             ) from None
+        for file in [*path.glob(".*.part"), *path.glob("*/.*.part")]:
+            file.unlink()  # what a killed process had begun to write
         yield
+
+
+def _is_litter(file: Path) -> bool:
+    """Whether a killed process may have left this behind before it wrote its configuration."""
+    return file.name == ".lock" or file.name.endswith(".part")
 
 
 class Metrics:

@@ -12,7 +12,8 @@ from typing import Protocol
 class Show(Protocol):
     """Takes the number of finished steps and, where there are new ones, the loss terms."""
 
-    def __call__(self, step: int, terms: Mapping[str, float] | None = None) -> None: ...
+    def __call__(self, step: int, terms: Mapping[str, float] | None = None) -> None:
+        """Show it."""
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""CRF-MSDA: one relational graph per query over all domains' prototypes, message passing, global and local alignment."""
+"""CRF-MSDA: a relational graph over each query and all prototypes, message passing, global and local alignment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +46,7 @@ class CRF(Method):
         dropout: Dropout after the first graph convolution.
     """
 
-    presets = {
+    presets: ClassVar = {
         "paper": {
             "sigma": 0.005,
             "scale": "sum",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ class MRF(Method):
         start: Where prototypes start: at the first class mean seen (mean) or at small random numbers (normal).
     """
 
-    presets = {
+    presets: ClassVar = {
         "paper": {
             "tau": 0.1,
             "scale": "sum",
