@@ -1,4 +1,4 @@
-"""Time of `import graphmsda` against `import torch`, in fresh interpreters, alternating; prints the ratio of medians."""
+"""Time of `import graphmsda` against `import torch`, in fresh interpreters, turn by turn; prints the ratio."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ appears in two domains or in both the training and the test part of one. Each do
 its own way, 32 x 32 pixels in colour:
 
 - ``plain``: dark ink on squared white paper.
-- ``neon``: rows of coloured, glowing bulbs in the dark, some of them broken.
+- ``neon``: rows of coloured, glowing bulbs in the dark.
 - ``texture``: the difference between the digit and a colourful pattern, as in MNIST-M.
 - ``camera``: a photograph out of focus, with little contrast, uneven light and sensor noise.
 - ``chalk``: thick, grainy strokes on a green board with traces of what was wiped off.
@@ -243,9 +243,8 @@ def _plain(digits: Floats, bits: np.random.PCG64) -> Floats:
 def _neon(digits: Floats, bits: np.random.PCG64) -> Floats:
     n = len(digits)
     ink = _ramp(_write(digits, bits), 0.4, 0.3)
-    bulbs = _stripes(bits, n, 3, 0.15)[..., None, :] * _stripes(bits, n, 3, 0.15)[..., :, None]
-    burning = _ramp(_uniform(bits, 0.0, 1.0, n, 1, SIZE, SIZE), 0.15, 0.1)  # some are broken
-    light = ink * bulbs * burning
+    bulbs = _stripes(bits, n, 3, 0.25)[..., None, :] * _stripes(bits, n, 3, 0.25)[..., :, None]
+    light = ink * bulbs
     colour = _mix(_hues(bits, n), np.ones((n, 3, 1, 1)), np.full((n, 1, 1, 1), 0.15))
     night = _hues(bits, n) * _per_image(bits, 0.02, 0.14, n)
     return night + colour * (0.5 * _blur(light, 2) + 0.9 * light) + 0.4 * light * light
@@ -253,7 +252,7 @@ def _neon(digits: Floats, bits: np.random.PCG64) -> Floats:
 
 def _texture(digits: Floats, bits: np.random.PCG64) -> Floats:
     n = len(digits)
-    ink = _ramp(_write(digits, bits), 0.45, 0.25)
+    ink = _ramp(_write(digits, bits), 0.45, 0.2)
     pattern = 0.7 * _clouds(bits, n, 3, 4) + 0.3 * _clouds(bits, n, 3, 9)
     return np.abs(pattern - ink * _per_image(bits, 0.85, 1.0, n, 3))
 

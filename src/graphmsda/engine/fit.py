@@ -70,15 +70,16 @@ def fit(
     folder.open_folder(path, config, extend=extend)
     fabric = start_fabric(chosen)
     main = parallel.rank() == 0
-    # `fork_rng` leaves the caller's random numbers alone.
-    with folder.locked(path) if main else nullcontext(), torch.random.fork_rng():
+    with torch.random.fork_rng():  # leaves the caller's random numbers alone
         training = Training(task, chosen, fabric.device, fabric.autocast)
-        if main:
-            folder.write_config(path, config)
-        training.resume(path)
-        if training.step < chosen.steps or not (path / folder.MODEL_ABOUT).is_file():
-            train(training, path, show=progress and main)
-            finish(training, path)
+        # Whatever can be wrong with what was asked has been told by now: only here is the first file written.
+        with folder.locked(path) if main else nullcontext():
+            if main:
+                folder.write_config(path, config)
+            training.resume(path)
+            if training.step < chosen.steps or not (path / folder.MODEL_ABOUT).is_file():
+                train(training, path, show=progress and main)
+                finish(training, path)
     fabric.barrier()
     return Run.load(path, device=chosen.device)
 

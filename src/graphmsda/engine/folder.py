@@ -118,8 +118,8 @@ def locked(path: Path) -> Iterator[None]:
             raise UserError(
                 f"--out {path}: another process trains there now; wait for it or choose another --out"
             ) from None
-        for file in [*path.glob(".*.part"), *path.glob("*/.*.part")]:
-            file.unlink()  # what a killed process had begun to write
+        for leftover in [*path.glob(".*.part"), *path.glob("*/.*.part")]:
+            leftover.unlink()  # what a killed process had begun to write
         yield
 
 

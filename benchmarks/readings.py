@@ -1,0 +1,158 @@
+"""Compare readings of the paper's equations on the embedded data, many small runs side by side.
+
+    python benchmarks/readings.py --choose     # leave-one-source-out: what the defaults are chosen by
+    python benchmarks/readings.py              # the effect of each reading on the real targets, for docs/fidelity.md
+
+Choosing never scores a real target: each source in turn plays the target, the real target is left out altogether, and
+the score is the accuracy on the playing source's training part, whose labels a user would have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphmsda import EvalSet, Task, fit
+from graphmsda.data import demo
+
+EPOCHS = 12
+READINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "source-only": ("source-only", {}, {}),
+    "adabn": ("adabn", {}, {}),
+    "crf": ("crf", {}, {}),
+    "crf one-way": ("crf", {"two_way": False}, {}),
+    "crf adjacency not normalised": ("crf", {"normalise": "none"}, {}),
+    "crf adjacency row-normalised": ("crf", {"normalise": "row"}, {}),
+    "crf bandwidth 0.3": ("crf", {"sigma": 0.3}, {}),
+    "crf bandwidth 1": ("crf", {"sigma": 1.0}, {}),
+    "crf mean distance, sigma 0.005": ("crf", {"scale": "mean", "sigma": 0.005}, {}),
+    "crf summed distance, sigma 0.005": ("crf", {"scale": "sum", "sigma": 0.005}, {}),
+    "crf lambda_1 0": ("crf", {"lambda_1": 0.0}, {}),
+    "crf lambda_1 1": ("crf", {"lambda_1": 1.0}, {}),
+    "crf lambda_1 20": ("crf", {"lambda_1": 20.0}, {}),
+    "crf lambda_2 0": ("crf", {"lambda_2": 0.0}, {}),
+    "crf lambda_2 0.1": ("crf", {"lambda_2": 0.1}, {}),
+    "crf no entropy": ("crf", {"entropy_weight": 0.0}, {}),
+    "crf entropy as printed": ("crf", {"entropy_per_class": False}, {}),
+    "crf no prototype classification": ("crf", {"prototype_weight": 0.0}, {}),
+    "crf cited pseudo-label rule": ("crf", {"pseudo_labels": "accuracy"}, {}),
+    "crf no dropout in the graph": ("crf", {"dropout": 0.0}, {}),
+    "mrf": ("mrf", {}, {}),
+    "mrf tau 0.03": ("mrf", {"tau": 0.03}, {}),
+    "mrf tau 0.3": ("mrf", {"tau": 0.3}, {}),
+    "mrf tau 1": ("mrf", {"tau": 1.0}, {}),
+    "mrf mean distance, tau 0.1": ("mrf", {"scale": "mean"}, {}),
+    "mrf summed distance, tau 0.1": ("mrf", {"scale": "sum"}, {}),
+    "mrf no likelihood": ("mrf", {"alpha": 0.0}, {}),
+    "mrf alpha 0.1": ("mrf", {"alpha": 0.1}, {}),
+    "mrf eq. 22 verbatim": ("mrf", {"likelihood": "verbatim"}, {}),
+    "mrf eq. 22, mean clique": ("mrf", {"likelihood": "mean-clique"}, {}),
+    "mrf logistic": ("mrf", {"likelihood": "logistic"}, {}),
+    "mrf no clique energy": ("mrf", {"clique_weight": 0.0}, {}),
+    "mrf clique energy x 0.1": ("mrf", {"clique_weight": 0.1}, {}),
+    "mrf no wrong edges": ("mrf", {"wrong_edges": 0}, {}),
+    "mrf no entropy": ("mrf", {"entropy_weight": 0.0}, {}),
+    "mrf entropy as printed": ("mrf", {"entropy_per_class": False}, {}),
+    "mrf cited pseudo-label rule": ("mrf", {"pseudo_labels": "accuracy"}, {}),
+    "mrf prototypes start at random": ("mrf", {"start": "normal"}, {}),
+    "crf preset paper": ("crf", {}, {"preset": "paper"}),
+    "mrf preset paper": ("mrf", {}, {"preset": "paper"}),
+}
+
+
+def leave_one_out(real: str, playing: str) -> tuple[Task, EvalSet]:
+    """Return the task in which `playing` is the target and `real` does not exist; scored on the player's labels."""
+    task, _ = demo.load(real)
+    player = next(source for source in task.sources if source.name == playing)
+    rest = tuple(source for source in task.sources if source.name != playing)
+    return Task(rest, player.unlabelled(), task.classes), EvalSet(playing, player.x, player.y)
+
+
+def one(cell: tuple[str, str, str | None, int, int]) -> dict[str, Any]:
+    reading, real, playing, seed, epochs = cell
+    torch.set_num_threads(1)
+    method, parameters, settings = READINGS[reading]
+    task, evaluation = demo.load(real) if playing is None else leave_one_out(real, playing)
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as out:
+        settings = {"backbone": "small", "epochs": epochs, "seed": seed, "device": "cpu"} | settings
+        run = fit(task, method, out=Path(out), parameters=parameters, **settings)
+        accuracy = run.evaluate(evaluation).accuracy
+    return {
+        "reading": reading,
+        "target": real,
+        "playing": playing,
+        "seed": seed,
+        "accuracy": accuracy,
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+
+
+def cells(given: argparse.Namespace) -> Iterator[tuple[str, str, str | None, int, int]]:
+    for seed in given.seeds:
+        for number, real in enumerate(demo.DOMAINS):
+            players = [demo.DOMAINS[(number + shift) % 5] for shift in (1, 3)] if given.choose else [None]
+            for playing in players:
+                for reading in READINGS:
+                    if given.only is None or any(word in reading for word in given.only):
+                        yield reading, real, playing, seed, given.epochs
+
+
+def current_commit() -> str:
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--choose", action="store_true", help="leave-one-source-out instead of the real targets")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--only", nargs="+", help="readings whose name contains one of these words")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--minutes", type=float, default=60.0, help="stop after this long, keeping what is done")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    about = {
+        "command": "python " + " ".join(sys.argv),
+        "commit": os.environ.get("GRAPHMSDA_COMMIT") or current_commit(),
+        "hardware": f"{platform.processor() or platform.machine()}, {given.jobs} processes of one thread",
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    runs: list[dict[str, Any]] = []
+    begin = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
+        for row in pool.imap_unordered(one, list(cells(given))):
+            runs.append(row)
+            given.out.write_text(json.dumps(about | {"runs": runs}, indent=1))
+            if time.monotonic() - begin > 60 * given.minutes:
+                pool.terminate()
+                break
+    for reading in READINGS:
+        shares = [row["accuracy"] for row in runs if row["reading"] == reading]
+        if shares:
+            times = [row["seconds"] for row in runs if row["reading"] == reading]
+            by_target = " ".join(
+                f"{target} {100 * statistics.mean(some):5.1f}"
+                for target in demo.DOMAINS
+                if (some := [r["accuracy"] for r in runs if r["reading"] == reading and r["target"] == target])
+            )
+            told = f"{100 * statistics.mean(shares):5.1f}  ({len(shares)} runs, {statistics.mean(times):4.1f} s)"
+            print(f"{reading:36s} {told}  {by_target}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Files are whole or not there, and what goes wrong with a disk is told in one sentence."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphmsda.engine.files import read_tensors, replacing, write_tensors, write_text
+from graphmsda.errors import UserError
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_text_is_written_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "a.txt"
+    write_text(path, "größer\n")
+    assert path.read_bytes() == "größer\n".encode()
+    write_text(path, "second")
+    assert path.read_text() == "second"
+    assert os.listdir(path.parent) == ["a.txt"]
+
+
+def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as beside:
+        beside.write_text("half of the n")
+        assert beside.parent == path.parent  # a rename within one file system
+        assert path.read_text() == "old"
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_failure_leaves_no_new_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "a.txt") as beside:
+        beside.write_text("half")
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_is_told_and_the_old_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"x": torch.ones(2)})
+    with largest_file(50_000), pytest.raises(UserError, match=r"a\.safetensors: no room left to write; free some") as e:
+        write_tensors(path, {"x": torch.zeros(100_000)})
+    assert "\n" not in str(e.value)
+    assert read_tensors(path)[0]["x"].tolist() == [1, 1]
+    assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.ENOSPC, "no room left"),
+        (errno.EDQUOT, "no room left"),
+        (errno.EFBIG, "no room left"),
+        (errno.EACCES, "not allowed to write there; choose another --out"),
+        (errno.EPERM, "not allowed to write there"),
+        (errno.EROFS, "not allowed to write there"),
+    ],
+)
+def test_errors_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: str) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(UserError, match=told) as caught:
+        write_text(tmp_path / "a.txt", "x")
+    assert str(tmp_path / "a.txt") in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_forbidden_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(UserError, match="not allowed to write"):
+            write_text(tmp_path / "a.txt", "x")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "a.txt", tmp_path / "file" / "deep" / "a.txt"):
+        with pytest.raises(UserError) as caught:
+            write_text(path, "x")
+        assert str(path) in str(caught.value)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="folder"):
+        write_text(tmp_path / "folder", "x")
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+def test_other_errors_are_not_disguised(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="odd") as caught, replacing(tmp_path / "a.txt"):
+        raise OSError(errno.EIO, "odd")
+    assert caught.value.errno == errno.EIO
+
+
+def test_tensors_come_back_as_they_went(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "a.safetensors"
+    tensors = {
+        "float": torch.randn(2, 3),
+        "turned": torch.randn(2, 3).T,
+        "wide": torch.randn(2, dtype=torch.float64),
+        "low": torch.randn(3).bfloat16(),
+        "count": torch.tensor(7),
+        "seen": torch.tensor([True, False]),
+        "empty": torch.zeros(0, 4),
+        "learnt": torch.nn.Parameter(torch.ones(1)),
+    }
+    write_tensors(path, tensors, {"step": 3, "name": "größe"})
+    read, about = read_tensors(path)
+    assert about == {"step": 3, "name": "größe"}
+    assert read.keys() == tensors.keys()
+    for key, tensor in tensors.items():
+        assert read[key].dtype == tensor.dtype
+        assert torch.equal(read[key], tensor.detach()), key
+    write_tensors(path, {})
+    assert read_tensors(path) == ({}, {})
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "missing", "header"])
+def test_damaged_tensors_are_told(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"x": torch.ones(100)})
+    whole = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        header = whole.replace(b'\\"', b"!").replace(b"{}", b"{[")
+        path.write_bytes({"cut": whole[:-20], "empty": b"", "garbage": b"x" * 300, "header": header}[damage])
+    with pytest.raises(UserError, match=r"a\.safetensors could not be read") as caught:
+        read_tensors(path)
+    assert "\n" not in str(caught.value)
