@@ -81,14 +81,14 @@ def leave_one_out(real: str, playing: str) -> tuple[Task, EvalSet]:
     return Task(rest, player.unlabelled(), task.classes), EvalSet(playing, player.x, player.y)
 
 
-def one(cell: tuple[str, str, str | None, int, int]) -> dict[str, Any]:
-    reading, real, playing, seed, epochs = cell
+def one(cell: tuple[str, str, str | None, int, int, str]) -> dict[str, Any]:
+    reading, real, playing, seed, epochs, device = cell
     torch.set_num_threads(1)
     method, parameters, settings = READINGS[reading]
     task, evaluation = demo.load(real) if playing is None else leave_one_out(real, playing)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as out:
-        settings = {"backbone": "small", "epochs": epochs, "seed": seed, "device": "cpu"} | settings
+        settings = {"backbone": "small", "epochs": epochs, "seed": seed, "device": device, "precision": "32"} | settings
         run = fit(task, method, out=Path(out), parameters=parameters, **settings)
         accuracy = run.evaluate(evaluation).accuracy
     return {
@@ -101,18 +101,22 @@ def one(cell: tuple[str, str, str | None, int, int]) -> dict[str, Any]:
     }
 
 
-def cells(given: argparse.Namespace) -> Iterator[tuple[str, str, str | None, int, int]]:
+def cells(given: argparse.Namespace) -> Iterator[tuple[str, str, str | None, int, int, str]]:
     for seed in given.seeds:
         for number, real in enumerate(demo.DOMAINS):
             players = [demo.DOMAINS[(number + shift) % 5] for shift in (1, 3)] if given.choose else [None]
             for playing in players:
                 for reading in READINGS:
                     if given.only is None or any(word in reading for word in given.only):
-                        yield reading, real, playing, seed, given.epochs
+                        yield reading, real, playing, seed, given.epochs, given.device
 
 
 def current_commit() -> str:
     return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+
+
+def hardware(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
 
 
 def main() -> None:
@@ -121,6 +125,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--only", nargs="+", help="readings whose name contains one of these words")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after this long, keeping what is done")
     parser.add_argument("--out", type=Path, required=True)
@@ -129,7 +134,7 @@ def main() -> None:
     about = {
         "command": "python " + " ".join(sys.argv),
         "commit": os.environ.get("GRAPHMSDA_COMMIT") or current_commit(),
-        "hardware": f"{platform.processor() or platform.machine()}, {given.jobs} processes of one thread",
+        "hardware": f"{hardware(given.device)}, {given.jobs} processes of one thread",
         "date": time.strftime("%Y-%m-%d"),
     }
     runs: list[dict[str, Any]] = []

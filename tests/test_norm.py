@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from graphmsda.engine.optim import AveragedState
 from graphmsda.norm import DomainBatchNorm, Layout, convert_norms
 
 CHANNELS = 4
@@ -89,6 +90,20 @@ def test_running_statistics_are_a_debiased_moving_average() -> None:
         norm(x)
         mean, var, total = 0.7 * mean + 0.3 * x.mean(0), 0.7 * var + 0.3 * x.var(0), 0.7 * total + 0.3
         torch.testing.assert_close(norm.statistics(2), (mean / total, var / total))
+
+
+@pytest.mark.parametrize("steps", [1, 6, 40])
+def test_averaging_over_steps_keeps_statistics_unbiased(steps: int) -> None:
+    """The averaged state of a short run reads data that never changed as that data."""
+    norm = new().double()
+    average = AveragedState(norm, decay=0.99)
+    x = rows(9, False, seed=3).double()
+    lay(norm.layout, (9,), (1,))
+    for step in range(steps):
+        norm(x)
+        average.update(norm, step + 1)
+    norm.load_state_dict(average.state)
+    torch.testing.assert_close(norm.statistics(1), (x.mean(0), x.var(0)))
 
 
 @both_kinds

@@ -45,7 +45,8 @@ class Network(nn.Module):
 
 def whole_batch(sizes: list[list[int]], images: bool, step: int) -> tuple[Tensor, Tensor]:
     """All rows in the order of one process, and the process each belongs to."""
-    owner = torch.tensor([process for chunk in zip(*sizes, strict=True) for process, n in enumerate(chunk) for _ in range(n)])
+    owners = [[process] * n for chunk in zip(*sizes, strict=True) for process, n in enumerate(chunk)]
+    owner = torch.tensor([process for rows in owners for process in rows])
     generator = torch.Generator().manual_seed(step)
     x = torch.randn((len(owner), 3, *((2, 3) if images else ())), generator=generator, dtype=torch.float64)
     return x * 2 + 1, owner

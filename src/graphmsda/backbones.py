@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class Backbone(nn.Module):
 
 def three_conv_two_fc(shape: Sequence[int], dropout: float) -> tuple[nn.Module, int]:
     """Return the paper's digits network, 3conv-2fc: 5x5 convolutions 64-64-128, fully connected 8192-3072-2048."""
-    side = (shape[-1] + 3) // 4
+    height, width = ((side + 3) // 4 for side in shape[1:])
 
     def conv(inputs: int, outputs: int) -> list[nn.Module]:
         return [nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU()]
@@ -75,7 +76,7 @@ def three_conv_two_fc(shape: Sequence[int], dropout: float) -> tuple[nn.Module, 
         nn.MaxPool2d(3, 2, padding=1),
         *conv(64, 128),
         nn.Flatten(),
-        *(nn.Linear(128 * side * side, 3072), nn.BatchNorm1d(3072), nn.ReLU(), nn.Dropout(dropout)),
+        *(nn.Linear(128 * height * width, 3072), nn.BatchNorm1d(3072), nn.ReLU(), nn.Dropout(dropout)),
         *(nn.Linear(3072, 2048), nn.BatchNorm1d(2048), nn.ReLU()),
     ), 2048
 
@@ -83,12 +84,12 @@ def three_conv_two_fc(shape: Sequence[int], dropout: float) -> tuple[nn.Module, 
 def small(shape: Sequence[int], dropout: float) -> tuple[nn.Module, int]:
     """Return a narrow cousin of 3conv-2fc that trains in seconds on two cores."""
 
-    def conv(inputs: int, outputs: int, kernel: int) -> list[nn.Module]:
-        return [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2), nn.BatchNorm2d(outputs), nn.ReLU()]
+    def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+        convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2)
+        return [convolution, nn.BatchNorm2d(outputs), nn.ReLU()]
 
     return nn.Sequential(
-        *conv(3, 16, 5),
-        nn.MaxPool2d(2),
+        *conv(3, 16, 5, stride=2),
         *conv(16, 32, 3),
         nn.MaxPool2d(2),
         *conv(32, 64, 3),
@@ -159,8 +160,10 @@ def _imagenet(name: str) -> dict[str, Tensor]:
     from torchvision.models import get_model_weights
 
     try:
-        state: dict[str, Tensor] = get_model_weights(name)["IMAGENET1K_V1"].get_state_dict(progress=False)
-    except OSError as error:
+        state: dict[str, Tensor] = get_model_weights(name)["IMAGENET1K_V1"].get_state_dict(
+            progress=False, check_hash=True
+        )
+    except (OSError, RuntimeError, HTTPException) as error:
         raise UserError(
             f"--weights imagenet: the weights of {name} could not be fetched ({error}); "
             "give a file you have with --weights FILE, or train from scratch with --weights none"
@@ -178,7 +181,8 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise UserError(f"--weights: {path} could not be read as weights ({str(error).splitlines()[0]})") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"--weights: {path} could not be read as weights ({reason})") from error
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise UserError(f"--weights: {path} does not hold a plain table of tensors; save a state_dict")
     return state

@@ -40,6 +40,7 @@ class DomainBatchNorm(nn.Module):
     """
 
     count: Tensor
+    mass: Tensor
     running_mean: Tensor
     running_var: Tensor
     initial_mean: Tensor
@@ -56,14 +57,15 @@ class DomainBatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(domains, channels))
         self.register_buffer("running_var", torch.zeros(domains, channels))
+        self.register_buffer("mass", torch.zeros(domains))
         self.register_buffer("count", torch.zeros(domains, dtype=torch.int64))
         self.register_buffer("initial_mean", torch.zeros(channels))
         self.register_buffer("initial_var", torch.ones(channels))
 
     def statistics(self, domain: int) -> tuple[Tensor, Tensor]:
         """Return mean and variance, each ``(C,)``, with which a sample of this domain is read."""
-        correction = 1 - (1 - self.momentum) ** self.count.clamp(min=1).to(self.running_mean.dtype)
         seen = self.count > 0
+        correction = torch.where(seen, self.mass, 1)
         share = seen.to(self.running_mean.dtype) / seen.sum().clamp(min=1)
         mean, var = self.running_mean / correction[:, None], self.running_var / correction[:, None]
         any_mean = torch.where(seen.any(), share @ mean, self.initial_mean)
@@ -81,7 +83,7 @@ class DomainBatchNorm(nn.Module):
     def _chunk(self, x: Tensor, domain: int) -> Tensor:
         if not self.training or len(x) < 2:
             return F.batch_norm(x, *self.statistics(domain), self.weight, self.bias, eps=self.eps)
-        self.count[domain] += 1
+        self._counted(domain)
         return F.batch_norm(
             x,
             self.running_mean[domain],
@@ -93,6 +95,12 @@ class DomainBatchNorm(nn.Module):
             eps=self.eps,
         )
 
+    @torch.no_grad()
+    def _counted(self, domain: int) -> None:
+        """Note one more batch; `mass`, the total weight of all so far, is averaged along with what it corrects."""
+        self.count[domain] += 1
+        self.mass[domain] += self.momentum * (1 - self.mass[domain])
+
     def _forward_parallel(self, x: Tensor) -> Tensor:
         """Same, with each domain's statistics taken over all processes: two sums for all domains together."""
         layout = self.layout
@@ -100,7 +108,7 @@ class DomainBatchNorm(nn.Module):
         axes = [0, *range(2, x.ndim)]
         shape = [1, -1] + [1] * (x.ndim - 2)
         chunks = torch.split(wide, list(layout.sizes))
-        pixels = x[0, 0].numel() if len(x) else 1
+        pixels = x.shape[2:].numel()
         totals = torch.tensor(layout.totals, device=x.device, dtype=wide.dtype)[:, None] * pixels
         mean = all_sum(torch.stack([c.sum(axes) for c in chunks])) / totals.clamp(min=1)
         centred = [c - m.view(shape) for c, m in zip(chunks, mean, strict=True)]
@@ -116,7 +124,7 @@ class DomainBatchNorm(nn.Module):
                 count = total * pixels
                 self.running_mean[domain].lerp_(mean[i], self.momentum)
                 self.running_var[domain].lerp_(var[i] * count / (count - 1), self.momentum)
-                self.count[domain] += 1
+                self._counted(domain)
         return torch.cat(parts).to(x.dtype)
 
 

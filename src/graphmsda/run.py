@@ -92,7 +92,7 @@ class Run:
         self.classes: tuple[str, ...] = tuple(about["classes"])
         self.domains: tuple[str, ...] = tuple(about["domains"])
         shape = about["shape"]
-        self.image_size: int | None = shape[-1] if len(shape) == 3 else None
+        self.image_size: int | None = shape[-1] if len(shape) == 3 and shape[1] == shape[2] else None
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> Run:
@@ -106,17 +106,19 @@ class Run:
         if device == "cuda" and not torch.cuda.is_available():
             raise UserError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu or auto")
         place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-        about = json.loads((path / folder.MODEL_ABOUT).read_text(encoding="utf-8"))
-        if about.get("format") != 1:
-            raise UserError(
-                f"{path / folder.MODEL_ABOUT} has format {about.get('format')}; this version reads 1; upgrade graphmsda"
-            )
+        about = _read_about(path / folder.MODEL_ABOUT)
         state, _ = read_tensors(path / folder.MODEL)
         domains = len(about["domains"])
         with torch.device("meta"):  # shapes only: every number comes from the file
             backbone = build_backbone(about["backbone"], about["shape"], domains, dropout=about["dropout"])
             method = build_method(about["method"], backbone, len(about["classes"]), domains, about["parameters"])
-        method.load_state_dict(state, assign=True)
+        try:
+            method.load_state_dict(state, assign=True)
+        except RuntimeError as error:
+            raise UserError(
+                f"{path / folder.MODEL} does not hold the weights that {folder.MODEL_ABOUT} describes; "
+                "copy both files from the same run"
+            ) from error
         method.to(place).eval()
         return cls(path, method, about | {"data": config["data"], "settings": config["settings"]}, place)
 
@@ -130,7 +132,7 @@ class Run:
         return Predictions(
             [item for part in parts for item in part.items],
             [label for part in parts for label in part.labels],
-            torch.cat([part.probabilities for part in parts]),
+            torch.cat([torch.empty(0, len(self.classes)), *(part.probabilities for part in parts)]),
             [source for part in parts for source in part.nearest_source],
             [error for part in parts for error in part.errors],
             self.classes,
@@ -148,6 +150,11 @@ class Run:
 
         listing: Listing
         if isinstance(data, EvalSet):
+            if data.y.shape != (len(data.x),) or int(data.y.min()) < 0 or int(data.y.max()) >= len(self.classes):
+                raise UserError(
+                    f"{data.name}: labels do not fit its {len(data.x)} samples; "
+                    f"give one class index from 0 to {len(self.classes) - 1} for each"
+                )
             names = [self.classes[int(i)] for i in data.y]
             listing = listing_of_arrays(data.x, names, name=data.name)
         else:
@@ -216,6 +223,20 @@ class Run:
             for place, reason in decoded.failures:
                 errors[place] = reason
             yield Predictions([names[i] for i in rows], labels, probabilities, nearest, errors, self.classes)
+
+
+def _read_about(file: Path) -> dict[str, Any]:
+    """Read ``model.json``, refusing what this version cannot understand."""
+    needed = {"method", "parameters", "backbone", "dropout", "shape", "classes", "domains"}
+    try:
+        about: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if about.get("format") == 1 and not needed <= about.keys():
+            raise ValueError(f"{', '.join(sorted(needed - about.keys()))} missing")
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{file} is damaged ({error}); copy it anew or train again") from error
+    if about.get("format") != 1:
+        raise UserError(f"{file} has format {about.get('format')}; this version reads 1; upgrade graphmsda")
+    return about
 
 
 def _evaluation(confusion: Tensor, classes: tuple[str, ...], unreadable: dict[str, str]) -> Evaluation:

@@ -38,19 +38,28 @@ def test_text_is_written_and_replaced(tmp_path: Path) -> None:
 def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(ZeroDivisionError), replacing(path) as beside:
-        beside.write_text("half of the n")
-        assert beside.parent == path.parent  # a rename within one file system
-        assert path.read_text() == "old"
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with replacing(path) as beside:
+            beside.write_text("half of the n")
+            assert beside.parent == path.parent  # a rename within one file system
+            assert path.read_text() == "old"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_a_failure_leaves_no_new_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "a.txt") as beside:
-        beside.write_text("half")
-        raise KeyboardInterrupt
+    def stop() -> None:
+        with replacing(tmp_path / "a.txt") as beside:
+            beside.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
     assert os.listdir(tmp_path) == []
 
 

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ def explain_write_errors(path: Path) -> Iterator[None]:
             raise UserError(f"{path}: no room left to write; free some space and run the same command again") from error
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             raise UserError(f"{path}: not allowed to write there; choose another --out") from error
+        if isinstance(error, NotADirectoryError | FileExistsError | IsADirectoryError):
+            raise UserError(
+                f"{path}: a file or folder is in the way ({error.filename}); choose another --out"
+            ) from error
         raise
 
 
@@ -47,7 +51,8 @@ def replacing(path: Path) -> Iterator[Path]:
             finally:
                 os.close(folder)
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

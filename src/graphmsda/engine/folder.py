@@ -49,8 +49,9 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a run directory ({found}); give the --out of a `graphmsda fit`")
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if not {"data", "settings"} <= config.keys():
+        if not {"data", "settings"} <= config.keys() or not {"domains", "fingerprint"} <= config["data"].keys():
             raise ValueError("data or settings missing")
+        config["settings"].keys()
     except (ValueError, AttributeError, yaml.YAMLError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{file} is not a run's configuration ({reason}); choose another folder") from error

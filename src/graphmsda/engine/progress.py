@@ -33,8 +33,13 @@ def _bar(steps: int, done: int, title: str) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[terms]}"), console=Console(stderr=True)) as progress:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, TextColumn("{task.fields[terms]}", markup=False), console=Console(stderr=True)) as progress:
         bar = progress.add_task(title, total=steps, completed=done, terms="")
 
         def show(step: int, terms: Mapping[str, float] | None = None) -> None:

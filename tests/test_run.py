@@ -1,0 +1,362 @@
+"""A finished run predicts in order, skips what cannot be read, and says which source is nearest."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from graphmsda import Domain, EvalSet, Run, Task, Unlabelled, UserError, fit
+from graphmsda.data.arrays import ArrayListing
+from graphmsda.data.folder import FolderListing
+from graphmsda.data.listing import Decoded
+from tests.conftest import QUICK, feature_task, image_task
+
+CLASSES = ("class-0", "class-1", "class-2")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    place = tmp_path_factory.mktemp("runs")
+    return {
+        "mrf": fit(image_task(), "mrf", out=place / "mrf", **QUICK),
+        "crf": fit(image_task(), "crf", out=place / "crf", **QUICK),
+        "source-only": fit(image_task(), "source-only", out=place / "source-only", **QUICK),
+        "features": fit(feature_task(), "mrf", out=place / "features", **QUICK),
+    }
+
+
+@pytest.fixture
+def run(runs: dict[str, Run]) -> Run:
+    return runs["mrf"]
+
+
+def save_images(folder: Path, x: Tensor, suffix: str = "png") -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number:03}.{suffix}" for number in range(len(x))]
+    for path, image in zip(paths, x, strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    return paths
+
+
+def test_files_arrays_and_tensors_give_the_same(run: Run, tmp_path: Path) -> None:
+    x = image_task(seed=5).target.x
+    paths = save_images(tmp_path / "new", x)
+    expected = run.method.predict(run.embed(x)).exp()
+    np.savez(tmp_path / "new.npz", x=x.permute(0, 2, 3, 1).numpy())
+    ways = [tmp_path / "new", str(tmp_path / "new"), paths, x, x.permute(0, 2, 3, 1).numpy(), tmp_path / "new.npz"]
+    for data in ways:
+        found = run.predict(data)
+        assert len(found) == len(x)
+        torch.testing.assert_close(found.probabilities, expected)
+        assert found.labels == [CLASSES[k] for k in expected.argmax(1)]
+        torch.testing.assert_close(found.confidence, expected.amax(1))
+        assert found.errors == [None] * len(x)
+    assert run.predict(tmp_path / "new").items == [str(path) for path in paths]
+    assert run.predict(tmp_path / "new.npz").items[-1] == "new.npz[11]"
+
+
+def test_the_order_is_that_of_the_request(run: Run, tmp_path: Path) -> None:
+    x = image_task(seed=5).target.x[:4]
+    a, b = save_images(tmp_path / "a", x[:2]), save_images(tmp_path / "b", x[2:])
+    found = run.predict([b[1], tmp_path / "a", b[0]])
+    assert found.items == [str(path) for path in (b[1], *a, b[0])]
+    torch.testing.assert_close(found.probabilities, run.predict(x[[3, 0, 1, 2]]).probabilities)
+
+
+def test_unreadable_files_are_told_and_do_not_stop_the_rest(run: Run, tmp_path: Path) -> None:
+    x = image_task(seed=5).target.x[:6]
+    paths = save_images(tmp_path / "new", x)
+    paths[1].write_bytes(b"")
+    paths[2].write_text("no picture")
+    paths[5].write_bytes(paths[5].read_bytes()[:200])
+    found = run.predict(tmp_path / "new")
+    assert found.items == [str(path) for path in paths]
+    assert [error is None for error in found.errors] == [True, False, False, True, True, False]
+    assert found.errors[1] == "empty file"
+    assert found.errors[2] == "not a picture or damaged"
+    assert [label is None for label in found.labels] == [False, True, True, False, False, True]
+    assert [source is None for source in found.nearest_source] == [False, True, True, False, False, True]
+    assert found.probabilities.isnan().all(1).tolist() == [False, True, True, False, False, True]
+    torch.testing.assert_close(found.probabilities[[0, 3, 4]], run.predict(x[[0, 3, 4]]).probabilities)
+    assert found.top(2)[1] == []
+    only = run.predict(paths[1])
+    assert only.labels == [None]
+    assert only.errors == ["empty file"]
+
+
+def test_a_missing_file_stops_with_one_sentence(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.png: not found"):
+        run.predict(tmp_path / "nowhere.png")
+
+
+def test_nothing_asked_nothing_answered(run: Run) -> None:
+    found = run.predict([])
+    assert len(found) == 0
+    assert found.probabilities.shape == (0, 3)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 12, 100])
+def test_chunks_make_no_difference(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    paths = save_images(tmp_path / "new", image_task(seed=5).target.x)
+    paths[6].write_bytes(b"")
+    expected = run.predict(tmp_path / "new")
+    monkeypatch.setattr("graphmsda.run.CHUNK", chunk)
+    found = run.predict(tmp_path / "new")
+    assert found.items == expected.items
+    assert found.labels == expected.labels
+    assert found.errors == expected.errors
+    assert found.nearest_source == expected.nearest_source
+    torch.testing.assert_close(found.probabilities, expected.probabilities, equal_nan=True)
+
+
+def test_a_stream_reads_one_chunk_at_a_time(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_images(tmp_path / "new", image_task(seed=5).target.x)
+    asked: list[list[int]] = []
+    read = FolderListing.read
+
+    def counted(self: FolderListing, indices: Sequence[int], image_size: int | None) -> Decoded:
+        asked.append(list(indices))
+        return read(self, indices, image_size)
+
+    monkeypatch.setattr(FolderListing, "read", counted)
+    monkeypatch.setattr("graphmsda.run.CHUNK", 5)
+    stream = run.stream(tmp_path / "new")
+    assert asked == []
+    first = next(stream)
+    assert asked == [[0, 1, 2, 3, 4]]
+    assert len(first) == 5
+    assert [len(part) for part in stream] == [5, 2]
+    assert asked[1:] == [[5, 6, 7, 8, 9], [10, 11]]
+
+
+def test_evaluation_reads_one_chunk_at_a_time(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = [0]
+    read = ArrayListing.read
+
+    def counted(self: ArrayListing, indices: Sequence[int], image_size: int | None) -> Decoded:
+        longest[0] = max(longest[0], len(indices))
+        return read(self, indices, image_size)
+
+    monkeypatch.setattr(ArrayListing, "read", counted)
+    monkeypatch.setattr("graphmsda.run.CHUNK", 4)
+    source = feature_task().sources[0]
+    runs["features"].evaluate(EvalSet("test", source.x, source.y))
+    assert longest == [4]
+
+
+def test_top(run: Run) -> None:
+    found = run.predict(image_task(seed=5).target.x)
+    for row, best in zip(found.probabilities.tolist(), found.top(3), strict=True):
+        order = sorted(range(3), key=lambda k: -row[k])
+        assert best == [(CLASSES[k], pytest.approx(row[k])) for k in order]
+    assert all(len(best) == 2 for best in found.top(2))
+    assert all(len(best) == 3 for best in found.top(10))  # no more than there are
+
+
+def test_nearest_source_of_mrf_is_the_likeliest_by_eq_18(run: Run) -> None:
+    x = image_task(seed=5, size=30).target.x
+    method = run.method
+    z, c, seen = run.embed(x).double(), method.prototypes.detach().double(), method.seen
+    pairs = [(m, k) for m in range(3) for k in range(3) if seen[m, k]]
+    distances = [(c[p] - c[q]).square().sum() for p in pairs for q in pairs if p != q]
+    temperature = method.tau * torch.stack(distances).mean()
+    expected, margins = [], []
+    for row in z:
+        weight = {(m, k): torch.exp(-(row - c[m, k]).square().sum() / temperature) for m, k in pairs}
+        total = sum(weight.values())
+        of_sources = [sum(w for (m, _), w in weight.items() if m == source) / total for source in range(2)]
+        expected.append(f"source-{int(of_sources[1] > of_sources[0])}")
+        margins.append(abs(of_sources[0] - of_sources[1]) / total)
+        score = method.source_scores(row[None].float())[0]
+        torch.testing.assert_close(score.exp().double(), torch.stack(of_sources), rtol=1e-3, atol=1e-6)
+    assert min(margins) > 1e-6
+    assert run.predict(x).nearest_source == expected
+
+
+@pytest.mark.parametrize("name", ["crf", "source-only"])
+def test_nearest_source_of_others_has_the_nearest_class_mean(runs: dict[str, Run], name: str) -> None:
+    run, task = runs[name], image_task()
+    means = []
+    with torch.no_grad():
+        for number, source in enumerate(task.sources):
+            z = run.method.embed(source.x, number)
+            means.append([z[source.y == k].mean(0) for k in range(3)])
+    x = image_task(seed=5, size=30).target.x
+    expected = []
+    for row in run.embed(x):
+        nearest = [min(float((row - mean).square().sum()) for mean in of_source) for of_source in means]
+        expected.append(f"source-{nearest.index(min(nearest))}")
+    assert run.predict(x).nearest_source == expected
+    assert set(expected) <= {"source-0", "source-1"}
+
+
+def test_a_source_without_a_class_is_measured_by_its_other_classes(runs: dict[str, Run]) -> None:
+    method = Run.load(runs["crf"].path, device="cpu").method
+    z = method.source_means[0, 1][None]
+    assert method.source_scores(z).argmax(1).tolist() == [0]
+    method.source_means_seen[0, 1] = False
+    distances = [float((z[0] - method.source_means[0, k]).square().sum()) for k in (0, 2)]
+    assert float(method.source_scores(z)[0, 0]) == pytest.approx(-min(distances), rel=1e-4)
+
+
+def labelled_folder(root: Path, size: int = 4) -> Path:
+    task = image_task(seed=9, size=3 * size)
+    for k, name in enumerate(CLASSES):
+        save_images(root / name, task.sources[0].x[task.sources[0].y == k])
+    return root
+
+
+def test_evaluation_of_a_folder_with_a_corrupt_file(run: Run, tmp_path: Path) -> None:
+    root = labelled_folder(tmp_path / "test")
+    (root / "class-1" / "002.png").write_bytes(b"gone")
+    result = run.evaluate(root)
+    assert result.counts == {"class-0": 4, "class-1": 3, "class-2": 4}
+    assert list(result.unreadable) == [str(root / "class-1" / "002.png")]
+    assert result.unreadable[str(root / "class-1" / "002.png")] == "not a picture or damaged"
+    confusion = [[0] * 3 for _ in range(3)]
+    for k, name in enumerate(CLASSES):
+        for label in run.predict(root / name).labels:
+            if label is not None:
+                confusion[k][CLASSES.index(label)] += 1
+    assert result.confusion == confusion
+    right = [confusion[k][k] for k in range(3)]
+    assert result.accuracy == pytest.approx(sum(right) / 11)
+    shares = zip(CLASSES, right, confusion, strict=True)
+    assert result.per_class == pytest.approx({name: r / sum(row) for name, r, row in shares})
+
+
+def test_evaluation_of_arrays(runs: dict[str, Run], tmp_path: Path) -> None:
+    run, source = runs["features"], feature_task().sources[0]
+    np.savez(tmp_path / "test.npz", x=source.x.numpy(), y=np.array([CLASSES[k] for k in source.y]))
+    from_file = run.evaluate(tmp_path / "test.npz")
+    assert from_file == run.evaluate(EvalSet("test", source.x, source.y))
+    labels = run.predict(source.x).labels
+    assert from_file.accuracy == pytest.approx(
+        np.mean([a == CLASSES[k] for a, k in zip(labels, source.y, strict=True)])
+    )
+
+
+def test_classes_without_samples_have_no_accuracy(run: Run, tmp_path: Path) -> None:
+    root = labelled_folder(tmp_path / "test")
+    shutil.rmtree(root / "class-1")
+    result = run.evaluate(root)
+    assert result.per_class.keys() == {"class-0", "class-2"}
+    assert result.counts["class-1"] == 0
+
+
+def test_unknown_classes_are_named(run: Run, tmp_path: Path) -> None:
+    root = labelled_folder(tmp_path / "test")
+    (root / "class-1").rename(root / "klasse-1")
+    with pytest.raises(UserError, match=r"classes klasse-1 are unknown to this model; it knows class-0, class-1"):
+        run.evaluate(root)
+
+
+def test_nothing_readable_to_evaluate(run: Run, tmp_path: Path) -> None:
+    for name in CLASSES:
+        (tmp_path / "test" / name).mkdir(parents=True)
+        (tmp_path / "test" / name / "a.png").write_bytes(b"")
+    with pytest.raises(UserError, match="none of 3 samples could be read"):
+        run.evaluate(tmp_path / "test")
+
+
+@pytest.mark.parametrize("y", [[0, 1, 2, 3], [0, 1, 2, -1], [0, 1, 2], [0, 1, 2, 0, 1]])
+def test_labels_that_cannot_be(runs: dict[str, Run], y: list[int]) -> None:
+    with pytest.raises(UserError, match="test"):
+        runs["features"].evaluate(EvalSet("test", feature_task().target.x[:4], torch.tensor(y)))
+
+
+def test_samples_of_another_kind(runs: dict[str, Run], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"samples have shape \(5,\); this model reads \(3, 16, 16\)"):
+        runs["mrf"].predict(feature_task().target.x)
+    save_images(tmp_path / "new", image_task().target.x[:1])
+    with pytest.raises(UserError, match=r"this model reads \(5,\)"):
+        runs["features"].predict(tmp_path / "new")
+    with pytest.raises(UserError, match=r"this model reads \(5,\)"):
+        runs["features"].predict(np.zeros((2, 6), np.float32))
+
+
+def test_images_that_are_not_square(tmp_path: Path) -> None:
+    """Arrays keep their own shape in training, so a run must read that shape again."""
+    square = image_task(side=24)
+
+    def cut(x: Tensor) -> Tensor:
+        return x[..., :20, :].contiguous()
+
+    sources = tuple(Domain(s.name, cut(s.x), s.y) for s in square.sources)
+    task = Task(sources, Unlabelled("target", cut(square.target.x)), square.classes)
+    run = fit(task, "source-only", out=tmp_path / "run", **QUICK)
+    assert run.predict(task.target.x).errors == [None] * 12
+    assert run.evaluate(EvalSet("test", sources[0].x, sources[0].y)).accuracy >= 0
+
+
+def test_embeddings_do_not_depend_on_chunks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = image_task(seed=5).target.x
+    expected = run.embed(x)
+    monkeypatch.setattr("graphmsda.run.CHUNK", 5)
+    torch.testing.assert_close(run.embed(x), expected)
+    assert expected.shape == (12, 128)
+
+
+def test_history_and_what_is_known(run: Run) -> None:
+    rows = run.history()
+    assert [row["step"] for row in rows] == [3, 6]
+    assert run.classes == CLASSES
+    assert run.domains == ("source-0", "source-1", "target")
+    assert run.about["steps"] == 6
+    assert run.about["settings"]["batch_size"] == 6
+    assert not run.method.training
+
+
+def test_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run directory"):
+        Run.load(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def copy(run: Run, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run.path, tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_an_unfinished_run(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    with pytest.raises(UserError, match="has not finished training; run the same `graphmsda fit` again"):
+        Run.load(copy)
+
+
+def test_a_newer_format(copy: Path) -> None:
+    about = json.loads((copy / "model.json").read_text())
+    (copy / "model.json").write_text(json.dumps(about | {"format": 2, "backbone": "from-the-future"}))
+    with pytest.raises(UserError, match=r"model\.json has format 2; this version reads 1; upgrade graphmsda"):
+        Run.load(copy)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}'])
+def test_a_damaged_description(copy: Path, text: str) -> None:
+    (copy / "model.json").write_text(text)
+    with pytest.raises(UserError, match=r"model\.json"):
+        Run.load(copy)
+
+
+def test_damaged_weights(copy: Path, runs: dict[str, Run]) -> None:
+    whole = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"model\.safetensors could not be read"):
+        Run.load(copy)
+    shutil.copy(runs["features"].path / "model.safetensors", copy / "model.safetensors")
+    with pytest.raises(UserError, match=r"model\.safetensors"):  # another run's
+        Run.load(copy)
+
+
+def test_a_gpu_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="--device cuda: PyTorch finds no CUDA device"):
+        Run.load(run.path, device="cuda")
