@@ -275,7 +275,7 @@ def test_out_that_holds_another_run(run: Path, data: Path, capsys: pytest.Captur
     before = (run / "model.safetensors").read_bytes()
     sources = [str(data / name) for name in "abc"]
     flags = ["fit", "--sources", *sources, "--target", str(data / "d"), "--out", str(run), *QUICK]
-    assert "lr was 0.001 and is now 0.5" in told(capsys, [*flags, "--lr", "0.5"])
+    assert "lr was 0.003 and is now 0.5" in told(capsys, [*flags, "--lr", "0.5"])
     assert "other data" in told(capsys, fit_flags(data, run))
     assert (run / "model.safetensors").read_bytes() == before
 
@@ -293,7 +293,7 @@ def test_out_that_holds_another_run(run: Path, data: Path, capsys: pytest.Captur
         (["--epochs", "0"], "--epochs 0"),
         (["--epochs", "many"], "invalid int value"),
         (["--lr", "-1"], "--lr -1"),
-        (["--batch-size", "0"], "--batch-size 0"),
+        (["--batch-size", "-1"], "--batch-size -1"),
         (["--average", "1"], "--average 1"),
         (["--optimiser", "lion"], "invalid choice"),
         (["--backbone", "vgg"], "unknown backbone 'vgg'"),

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from graphmsda.errors import UserError
 from graphmsda.norm import Layout, convert_norms
 
+SMALLEST = 8  # pixels a side: below that nothing is left after pooling
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -34,7 +35,8 @@ class Backbone(nn.Module):
         super().__init__()
         self.features = features
         self.layout = Layout()
-        self.body = convert_norms(body, domains, self.layout)
+        # Convolutions and pooling run faster with the channels last, on CPUs and GPUs alike.
+        self.body = convert_norms(body, domains, self.layout).to(memory_format=torch.channels_last)
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -55,7 +57,7 @@ class Backbone(nn.Module):
         wide = self.mean.dtype
         if x.ndim == 4:
             x = x.to(wide) / 255 if x.dtype == torch.uint8 else x.to(wide)
-            x = (x - self.mean) / self.std
+            x = ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
         with self.autocast():
             embedding: Tensor = self.body(x.to(wide))
         # Distances, energies and losses are taken in full precision whatever the network ran in.
@@ -136,6 +138,8 @@ def build_backbone(
     if (len(shape) == 3) == (name == "mlp"):
         kind = "images" if len(shape) == 3 else "feature vectors"
         raise UserError(f"--backbone: {name!r} does not read {kind}; leave --backbone at auto")
+    if len(shape) == 3 and min(shape[1:]) < SMALLEST:
+        raise UserError(f"images of {shape[1]} x {shape[2]} pixels are too small; give --image-size {SMALLEST} or more")
     if name in RESNETS:
         body, features = _resnet(name, weights)
         return Backbone(body, features, domains, IMAGENET_MEAN, IMAGENET_STD)

@@ -14,7 +14,7 @@ from graphmsda.methods import find_method
 from graphmsda.tables import new_table, render
 
 TARGETS = ("neon", "texture", "chalk")
-EPOCHS = 12
+EPOCHS = 20
 CEILING = "target labels"
 
 

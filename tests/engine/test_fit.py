@@ -147,7 +147,7 @@ def test_finished_run_is_returned_and_not_trained_again(features: Task, tmp_path
 def test_other_settings_are_refused_and_named(features: Task, tmp_path: Path) -> None:
     fit(features, "mrf", out=tmp_path / "run", **QUICK)
     kept = (tmp_path / "run" / MODEL).read_bytes()
-    with pytest.raises(UserError, match=r"lr was 0\.001 and is now 0\.1"):
+    with pytest.raises(UserError, match=r"lr was 0\.003 and is now 0\.1"):
         fit(features, "mrf", out=tmp_path / "run", lr=0.1, **QUICK)
     with pytest.raises(UserError, match=r"tau was .* and is now 7"):
         fit(features, "mrf", out=tmp_path / "run", parameters={"tau": 7.0}, **QUICK)

@@ -157,9 +157,9 @@ def test_readings_of_the_cliques_differ() -> None:
 def test_weights_scale_their_terms() -> None:
     usual = values(one_phase(new(), batch()))
     assert all(value > 0 for value in usual.values())
-    assert values(one_phase(new(alpha=3.0), batch())) == pytest.approx(
-        usual | {"likelihood": 3 * usual["likelihood"], "clique": 3 * usual["clique"]}, rel=1e-5
-    )
+    tripled = values(one_phase(new(alpha=3 * new().alpha), batch()))
+    expected = usual | {"likelihood": 3 * usual["likelihood"], "clique": 3 * usual["clique"]}
+    assert tripled == pytest.approx(expected, rel=1e-5)
     doubled = values(one_phase(new(clique_weight=2.0), batch()))
     assert doubled == pytest.approx(usual | {"clique": 2 * usual["clique"]}, rel=1e-5)
     assert values(one_phase(new(entropy_weight=0.0), batch()))["entropy"] == 0

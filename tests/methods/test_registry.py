@@ -120,7 +120,7 @@ def test_hyperparameters_are_read_from_signature_and_docstring() -> None:
 
 
 def test_defaults_then_preset_then_given() -> None:
-    assert complete_parameters("mrf", {})["tau"] == 0.1
+    assert complete_parameters("mrf", {})["tau"] == hyperparameters(METHODS["mrf"])["tau"].default
     paper = complete_parameters("mrf", {"alpha": 7}, "paper")
     assert paper["likelihood"] == "verbatim"
     assert paper["alpha"] == 7.0

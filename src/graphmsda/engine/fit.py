@@ -160,7 +160,7 @@ def train(training: Training, path: Path, *, show: bool) -> None:
     """Take all steps that are left, writing metrics and checkpoints as they come."""
     settings, main = training.settings, parallel.rank() == 0
     metrics = folder.Metrics(path / folder.METRICS, training.step) if main else None
-    interval = min(INTERVAL, settings.steps_per_epoch or INTERVAL)
+    interval = min(INTERVAL, settings.steps_per_epoch)
     tally = Tally()
     good, saved, begin = training.snapshot(), time.monotonic(), time.monotonic()
     title = f"{settings.method} -> {training.task.target.name}"
@@ -180,7 +180,7 @@ def train(training: Training, path: Path, *, show: bool) -> None:
                 raise UserError(_not_finite(row, good[1], training, path))
             tell(training.step, row)
             if metrics is not None:
-                epoch = training.step / (settings.steps_per_epoch or 1)
+                epoch = training.step / settings.steps_per_epoch
                 elapsed = round(time.monotonic() - begin, 3)
                 rate = learning_rate(settings, (training.step - 1) / settings.steps)
                 metrics.write({"step": training.step, "epoch": round(epoch, 3), "seconds": elapsed, "lr": rate} | row)

@@ -30,12 +30,12 @@ class Settings:
     weights: str = option("auto", "ResNet weights: imagenet, none or a .safetensors / .pth file")
     dropout: float = option(0.5, "dropout inside the backbone")
     epochs: int = option(30, "passes over the largest source")
-    steps_per_epoch: int | None = option(None, "steps of an epoch (default: one pass over the largest source)")
-    batch_size: int = option(32, "samples of each domain in a step")
+    steps_per_epoch: int = option(0, "steps of an epoch (0: one pass over the largest source)")
+    batch_size: int = option(0, "samples of each domain in a step (0: 128 for 3conv-2fc, 16 for ResNets, else 32)")
     optimiser: str = option(
         "adam", "optimiser; adam's weight decay is coupled, as in the paper", "adam", "adamw", "sgd"
     )
-    lr: float = option(1e-3, "learning rate")
+    lr: float = option(0.0, "learning rate (0: 2e-4 for 3conv-2fc, 5e-5 for ResNets, else 3e-3)")
     weight_decay: float = option(5e-4, "weight decay (never on prototypes)")
     schedule: str = option("cosine", "learning rate over the run", "cosine", "constant")
     clip: float = option(0.0, "largest gradient norm (0: no clipping)")
@@ -48,22 +48,18 @@ class Settings:
     checkpoint_seconds: float = option(30.0, "least seconds between checkpoints")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "devices", "nodes"):
+        for field in dataclasses.fields(self):
+            value, choices = getattr(self, field.name), field.metadata.get("choices")
+            kind = {"int": int, "float": int | float, "str": str}.get(str(field.type))
+            if kind is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                _require(False, field.name, value, f"a value of type {field.type}")
+            _require(not choices or value in choices, field.name, value, f"one of {', '.join(choices or ())}")
+        for name in ("epochs", "devices", "nodes"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
-        _require(
-            self.steps_per_epoch is None or self.steps_per_epoch >= 1,
-            "steps_per_epoch",
-            self.steps_per_epoch,
-            "a whole number from 1",
-        )
-        _require(0 < self.lr < float("inf"), "lr", self.lr, "a positive number")
-        for name in ("weight_decay", "clip", "checkpoint_seconds"):
+        for name in ("steps_per_epoch", "batch_size", "lr", "weight_decay", "clip", "checkpoint_seconds"):
             _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "a number not below 0")
         for name in ("dropout", "average"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "a number from 0 to below 1")
-        for field in dataclasses.fields(self):
-            choices, value = field.metadata.get("choices"), getattr(self, field.name)
-            _require(not choices or value in choices, field.name, value, f"one of {', '.join(choices or ())}")
 
     def resolved(self, task: Task) -> Settings:
         """Return the same settings with every ``auto`` and every default decided for this task and machine."""
@@ -84,6 +80,9 @@ class Settings:
         weights = self.weights
         if weights == "auto":
             weights = "imagenet" if backbone.startswith("resnet") else "none"
+        # Table 1 of the paper for its own backbones; what trains well within minutes for the small ones.
+        family = "resnet" if backbone.startswith("resnet") else backbone
+        batch_size = self.batch_size or {"3conv-2fc": 128, "resnet": 16}.get(family, 32)
         largest = max(len(source.y) for source in task.sources)
         return dataclasses.replace(
             self,
@@ -92,13 +91,15 @@ class Settings:
             backbone=backbone,
             weights=weights,
             precision={"cuda": "bf16"}.get(device, "32") if self.precision == "auto" else self.precision,
-            steps_per_epoch=self.steps_per_epoch or max(1, largest // self.batch_size),
+            lr=self.lr or {"3conv-2fc": 2e-4, "resnet": 5e-5}.get(family, 3e-3),
+            batch_size=batch_size,
+            steps_per_epoch=self.steps_per_epoch or max(1, largest // batch_size),
         )
 
     @property
     def steps(self) -> int:
         """Steps of the whole run, once resolved."""
-        return self.epochs * (self.steps_per_epoch or 0)
+        return self.epochs * self.steps_per_epoch
 
 
 # What may differ between a run and its resumption without changing what it becomes.

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from graphmsda.backbones import Backbone
@@ -103,8 +104,9 @@ def _checked(parameter: Hyperparameter, value: Any) -> Any:
             return value
         expected = f"one of {', '.join(map(str, choices))}"
     else:
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+        number = {float: Real, int: Integral}.get(kind)
+        if number is not None and isinstance(value, number) and not isinstance(value, bool):
+            return kind(value)
         if type(value) is kind:
             return value
         expected = {float: "a number", int: "a whole number", bool: "true or false"}.get(kind, f"a {kind}")

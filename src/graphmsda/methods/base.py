@@ -6,6 +6,7 @@ rest. Adding one is a file in this folder and a line in `METHODS`; CONTRIBUTING.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -137,5 +138,5 @@ def require(condition: bool, name: str, value: object, expected: str) -> None:
     Traceback (most recent call last):
     graphmsda.errors.UserError: --set tau=-1: out of range; give a positive number
     """
-    if not condition:
+    if not condition or (isinstance(value, float) and not math.isfinite(value)):
         raise UserError(f"--set {name}={value}: out of range; give {expected}")

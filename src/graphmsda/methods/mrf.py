@@ -16,6 +16,8 @@ from graphmsda.graphs.prototypes import class_means, distance_scale, one_hot
 from graphmsda.methods.base import Embedded, Method, Phase, require
 from graphmsda.methods.guess import Rule, guess_target
 
+FAR = 1e4  # an energy whose likelihood is zero in any precision, and which is still a number
+
 
 class MRF(Method):
     r"""MRF-MSDA: Xu, Wang and Ni, "Graphical Modeling for Multi-Source Domain Adaptation" (TPAMI 2022), Sec. 4.
@@ -53,6 +55,7 @@ class MRF(Method):
             "alpha": 1.0,
             "likelihood": "verbatim",
             "wrong_edges": 6,
+            "entropy_weight": 1.0,
             "entropy_per_class": False,
             "pseudo_labels": "accuracy",
             "start": "normal",
@@ -66,13 +69,13 @@ class MRF(Method):
         classes: int,
         domains: int,
         *,
-        tau: float = 0.1,
+        tau: float = 0.3,
         scale: Literal["relative", "mean", "sum"] = "relative",
-        alpha: float = 1.0,
+        alpha: float = 0.3,
         likelihood: Literal["log", "verbatim", "mean-clique", "logistic"] = "log",
         clique_weight: float = 1.0,
         wrong_edges: int = 6,
-        entropy_weight: float = 1.0,
+        entropy_weight: float = 3.0,
         entropy_per_class: bool = True,
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,
@@ -150,13 +153,16 @@ class MRF(Method):
             device=label.device,
         )
         mean = total / edges.clamp(min=1)
+        # A network that links a prototype never met has no likelihood: its place is arbitrary.
+        wrong = markov.edge_energies(self.prototypes, pairs, temperature=temperature)
+        unmet = ~self.seen.flatten()[pairs].all(dim=2)
         loss = markov.likelihood(
-            energies,
+            energies.masked_fill(~self.seen, FAR),
             domain,
             label,
             weight,
             clique=mean if self.likelihood == "mean-clique" else total,
-            wrong=markov.edge_energies(self.prototypes, pairs, temperature=temperature),
+            wrong=wrong.masked_fill(unmet, FAR),
             reading="verbatim" if self.likelihood == "mean-clique" else self.likelihood,
         )
         terms = {"likelihood": self.alpha * loss}
