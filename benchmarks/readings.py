@@ -1,7 +1,9 @@
 """Compare readings of the paper's equations on the embedded data, many small runs side by side.
 
-    python benchmarks/readings.py --choose     # leave-one-source-out: what the defaults are chosen by
-    python benchmarks/readings.py              # the effect of each reading on the real targets, for docs/fidelity.md
+    python benchmarks/readings.py --choose --out results/demo-choice.json   # leave-one-source-out: chooses the defaults
+    python benchmarks/readings.py --out results/demo-readings.json          # what each reading does on the real targets
+
+A file that is there already is gone on with: cells it holds are not run again.
 
 Choosing never scores a real target: each source in turn plays the target, the real target is left out altogether, and
 the score is the accuracy on the playing source's training part, whose labels a user would have.
@@ -144,18 +146,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    about = {
-        "command": "python " + " ".join(sys.argv),
+    where = {
         "commit": os.environ.get("GRAPHMSDA_COMMIT") or current_commit(),
         "hardware": f"{hardware(given.device)}, {given.jobs} processes of one thread",
         "date": time.strftime("%Y-%m-%d"),
     }
-    runs: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = json.loads(given.out.read_text())["runs"] if given.out.is_file() else []
+    done = {(row["reading"], row["target"], row["playing"], row["seed"]) for row in runs}
     begin = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        for row in pool.imap_unordered(one, list(cells(given))):
-            runs.append(row)
-            given.out.write_text(json.dumps(about | {"runs": runs}, indent=1))
+        for row in pool.imap_unordered(one, [cell for cell in cells(given) if cell[:4] not in done]):
+            runs.append(row | where)
+            given.out.write_text(json.dumps({"command": "python " + " ".join(sys.argv), "runs": runs}, indent=1))
             if time.monotonic() - begin > 60 * given.minutes:
                 pool.terminate()
                 break

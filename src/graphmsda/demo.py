@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
+from graphmsda import __version__
 from graphmsda.data import demo
+from graphmsda.engine.files import write_text
 from graphmsda.engine.fit import fit
 from graphmsda.errors import UserError
 from graphmsda.methods import find_method
@@ -25,11 +30,11 @@ def run_demo(
     methods: Sequence[str] = ("source-only", "crf", "mrf"),
     seeds: Sequence[int] = (0,),
     epochs: int | None = None,
-) -> dict[str, dict[str, float]]:
-    """Train, print one table and say what to type next; returns ``{row: {target: accuracy}}``.
+) -> list[dict[str, Any]]:
+    """Train, print one table and say what to type next; returns and writes one row per run.
 
-    Accuracies are those of the last step on the target's test part, averaged over seeds. The row called target labels
-    is the supervised ceiling: the same sources and, openly, the target's training part with its labels.
+    Accuracies (fractions) are those of the last step on the target's test part. The method called target labels is the
+    supervised ceiling: the same sources and, openly, the target's training part with its labels.
     """
     targets = TARGETS if targets is None else targets
     for name in methods:
@@ -38,29 +43,35 @@ def run_demo(
         if target not in demo.DOMAINS:
             raise UserError(f"--targets: there is no demo domain {target!r}; choose from {', '.join(demo.DOMAINS)}")
     begin = time.monotonic()
-    rows = (*methods, CEILING)
-    accuracies = {row: dict.fromkeys(targets, 0.0) for row in rows}
+    rows = []
     for target in targets:
-        for row in rows:
+        for method in (*methods, CEILING):
             for seed in seeds:
-                accuracies[row][target] += _one(out, target, row, seed, epochs or EPOCHS) / len(seeds)
-    print(_table(accuracies, targets, seeds))
+                accuracy = _one(out, target, method, seed, epochs or EPOCHS)
+                rows.append({"method": method, "target": target, "seed": seed, "accuracy": accuracy})
+    write_text(out / "results.json", json.dumps({"version": __version__, "runs": rows}, indent=1) + "\n")
+    head, *body = mean_table(rows)
+    table = new_table(*head)
+    for cells in body:
+        table.add_row(*cells)
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean of seeds {', '.join(map(str, seeds))}"
+    print(f"\nAccuracy (%) on the target's test part after the last step, {which}\n{render(table)}")
     first = out / targets[0] / f"{methods[-1]}-seed{seeds[0]}"
     print(f"\n{time.monotonic() - begin:.0f} s in all; the runs lie in {out}. Next, for instance:")
     print(f"  graphmsda evaluate {first}")
     print("  graphmsda fit --sources YOURS/a YOURS/b --target YOURS/c --method mrf --out runs/mine")
-    return accuracies
+    return rows
 
 
-def _one(out: Path, target: str, row: str, seed: int, epochs: int) -> float:
-    ceiling = row == CEILING
+def _one(out: Path, target: str, method: str, seed: int, epochs: int) -> float:
+    ceiling = method == CEILING
     task, evaluation = demo.supervised(target) if ceiling else demo.load(target)
-    folder = out / target / f"{'ceiling' if ceiling else row}-seed{seed}"
+    folder = out / target / f"{'ceiling' if ceiling else method}-seed{seed}"
     origin = {} if ceiling else {"task": f"demo:{target}"}
     # AdaBN on sources that include the labelled target reads the target with its own statistics, as a ceiling should.
     run = fit(
         task,
-        "adabn" if ceiling else row,
+        "adabn" if ceiling else method,
         out=folder,
         progress=True,
         origin=origin,
@@ -69,14 +80,15 @@ def _one(out: Path, target: str, row: str, seed: int, epochs: int) -> float:
         seed=seed,
     )
     accuracy = run.evaluate(evaluation).accuracy
-    print(f"{row} -> {target}, seed {seed}: {100 * accuracy:.1f} %", file=sys.stderr)
+    print(f"{method} -> {target}, seed {seed}: {100 * accuracy:.1f} %", file=sys.stderr)
     return accuracy
 
 
-def _table(accuracies: dict[str, dict[str, float]], targets: Sequence[str], seeds: Sequence[int]) -> str:
-    table = new_table("method", *(f"-> {target}" for target in targets), "mean")
-    for row, of in accuracies.items():
-        shares = [of[target] for target in targets]
-        table.add_row(row, *(f"{100 * a:.1f}" for a in [*shares, sum(shares) / len(shares)]))
-    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean of seeds {', '.join(map(str, seeds))}"
-    return f"\nAccuracy (%) on the target's test part after the last step, {which}\n{render(table)}"
+def mean_table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return methods by targets, in percent, averaged over seeds; the first row names the columns."""
+    targets = list(dict.fromkeys(row["target"] for row in rows))
+    cells = [["method", *(f"-> {target}" for target in targets), "mean"]]
+    for method in dict.fromkeys(row["method"] for row in rows):
+        shares = [mean(r["accuracy"] for r in rows if (r["method"], r["target"]) == (method, t)) for t in targets]
+        cells.append([method, *(f"{100 * share:.1f}" for share in [*shares, mean(shares)])])
+    return cells
