@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from typing import Any
 
 import torch
 
-from graphmsda import EvalSet, Task, fit
+from graphmsda import METHODS, EvalSet, Task, fit
 from graphmsda.data import demo
 
 EPOCHS = 20
@@ -144,7 +145,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after this long, keeping what is done")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--page", type=Path, help="put the table of --out into this page, between its markers")
     given = parser.parse_args()
+    if given.page is not None:
+        lines = table(json.loads(given.out.read_text())["runs"])
+        mark = given.out.stem
+        told = f"<!-- table:{mark} -->\n" + "\n".join(lines) + f"\n<!-- /table:{mark} -->"
+        text = re.sub(f"<!-- table:{mark} -->.*?<!-- /table:{mark} -->", told, given.page.read_text(), flags=re.DOTALL)
+        given.page.write_text(text)
+        return
     os.environ["OMP_NUM_THREADS"] = "1"
     where = {
         "commit": os.environ.get("GRAPHMSDA_COMMIT") or current_commit(),
@@ -161,17 +170,31 @@ def main() -> None:
             if time.monotonic() - begin > 60 * given.minutes:
                 pool.terminate()
                 break
+    print("\n".join(table(runs)))
+
+
+def table(runs: list[dict[str, Any]]) -> list[str]:
+    """Return a markdown table of readings by targets, in percent, and how each compares with its method's default."""
+    targets = [target for target in demo.DOMAINS if any(row["target"] == target for row in runs)]
+    mean = {
+        (reading, target): statistics.mean(some)
+        for reading in READINGS
+        for target in targets
+        if (some := [r["accuracy"] for r in runs if (r["reading"], r["target"]) == (reading, target)])
+    }
+    lines = ["| reading | " + " | ".join(f"→ {t}" for t in targets) + " | mean | against the default |"]
+    lines.append("|---" + "|---:" * (len(targets) + 2) + "|")
     for reading in READINGS:
-        shares = [row["accuracy"] for row in runs if row["reading"] == reading]
-        if shares:
-            times = [row["seconds"] for row in runs if row["reading"] == reading]
-            by_target = " ".join(
-                f"{target} {100 * statistics.mean(some):5.1f}"
-                for target in demo.DOMAINS
-                if (some := [r["accuracy"] for r in runs if r["reading"] == reading and r["target"] == target])
-            )
-            told = f"{100 * statistics.mean(shares):5.1f}  ({len(shares)} runs, {statistics.mean(times):4.1f} s)"
-            print(f"{reading:36s} {told}  {by_target}")
+        default = READINGS[reading][0]
+        common = [t for t in targets if (reading, t) in mean and (default, t) in mean]
+        if not common:
+            continue
+        shares = [mean[reading, t] for t in common]
+        change = statistics.mean(shares) - statistics.mean(mean[default, t] for t in common)
+        cells = [f"{100 * mean[reading, t]:.1f}" if t in common else "" for t in targets]
+        cells += [f"{100 * statistics.mean(shares):.1f}", "" if reading in METHODS else f"{100 * change:+.1f}"]
+        lines.append(f"| {reading} | " + " | ".join(cells) + " |")
+    return lines
 
 
 if __name__ == "__main__":
