@@ -197,6 +197,45 @@ def test_hyperparameters_and_presets_reach_the_run(data: Path, tmp_path: Path) -
     assert about["parameters"]["wrong_edges"] == 2
 
 
+def test_a_runs_config_is_a_recipe(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(run / "config.yaml")
+    assert main(["fit", "--config", config, "--out", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+    assert main(["fit", "--config", config, "--method", "crf", "--epochs", "1", "--out", str(tmp_path / "crf")]) == 0
+    about = json.loads((tmp_path / "crf" / "model.json").read_text())
+    assert (about["method"], about["steps"]) == ("crf", 3)
+    (tmp_path / "odd.yaml").write_text("settings: {epoch: 3}")
+    (tmp_path / "broken.yaml").write_text("settings: [")
+    for name, words in (
+        ("odd.yaml", "did you mean epochs"),
+        ("broken.yaml", "not YAML"),
+        ("none.yaml", "No such file"),
+    ):
+        flags = ["fit", "--task", "demo:neon", "--config", str(tmp_path / name), "--out", str(tmp_path / "x")]
+        assert words in told(capsys, flags)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.slow
+def test_memory_of_predict_does_not_grow_with_the_number_of_images(run: Path, data: Path, tmp_path: Path) -> None:
+    peaks = []
+    for count in (1_000, 20_000):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for number in range(count):
+            os.link(data / "d" / "cat" / "0.jpg", folder / f"{number:06d}.jpg")
+        script = (
+            "import resource, sys; from graphmsda.cli import main; code = main(sys.argv[1:]);"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+        )
+        arguments = ["predict", str(run), str(folder), "--out", str(tmp_path / f"{count}.csv")]
+        result = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=900)
+        assert result.returncode == 0, result.stderr
+        assert len((tmp_path / f"{count}.csv").read_text().splitlines()) == count + 1
+        peaks.append(int(result.stdout.splitlines()[-1]))
+    assert peaks[1] < 1.1 * peaks[0], peaks
+
+
 def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods"]) == 0
     listed = capsys.readouterr().out

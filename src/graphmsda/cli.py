@@ -66,6 +66,7 @@ def build_parser() -> Parser:
     data.add_argument(
         "--image-size", type=int, metavar="N", help="side of the images (default: 32 for small, else 224)"
     )
+    fit.add_argument("--config", type=Path, metavar="FILE", help="a run's config.yaml to take data and settings from")
     fit.add_argument("--out", type=Path, required=True, metavar="DIR", help="run directory; the same one resumes")
     fit.add_argument("--extend", action="store_true", help="go on to more epochs than the run was begun with")
     fit.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="hyper-parameters of the method")
@@ -103,13 +104,14 @@ def add_settings(group: Any) -> None:
         kind = kinds[field.name]
         if isinstance(kind, types.UnionType):
             kind = next(k for k in typing.get_args(kind) if k is not type(None))
-        default = "" if field.default is None else f" (default: {field.default})"
+        told = field.default is None or "(0:" in field.metadata["text"]
+        default = "" if told else f" (default: {field.default})"
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             type=kind,
             choices=field.metadata["choices"] or None,
             default=argparse.SUPPRESS,
-            metavar=None if field.metadata["choices"] else kind.__name__.upper(),
+            metavar=None if field.metadata["choices"] else {int: "N", float: "X"}.get(kind, "NAME"),
             help=field.metadata["text"] + default,
         )
 
@@ -118,10 +120,13 @@ def given_settings(given: argparse.Namespace) -> dict[str, Any]:
     """Return the settings typed on the command line, hyper-parameters included."""
     import yaml
 
-    from graphmsda.engine.settings import Settings
+    from graphmsda.engine.settings import Settings, read_recipe
 
+    recipe = {} if given.config is None else read_recipe(given.config)[1]
     typed = {f.name: getattr(given, f.name) for f in dataclasses.fields(Settings) if hasattr(given, f.name)}
-    parameters = {}
+    # Hyper-parameters of a recipe belong to its method; another method on the command line takes none of them.
+    same = typed.get("method", recipe.get("method")) == recipe.get("method")
+    parameters = dict(recipe.get("parameters", {})) if same else {}
     for pair in given.set:
         name, equals, value = pair.partition("=")
         if not equals:
@@ -132,15 +137,20 @@ def given_settings(given: argparse.Namespace) -> dict[str, Any]:
             parameters[name] = float(value) if isinstance(parameters[name], str) else parameters[name]
         except (ValueError, yaml.YAMLError):
             parameters[name] = value
-    return typed | {"parameters": parameters}
+    return recipe | typed | {"parameters": parameters}
 
 
 def command_fit(given: argparse.Namespace) -> None:
     """Train, and say where the model lies and what to type next."""
     from graphmsda.data.task import find_task, load_task_report
     from graphmsda.engine.fit import fit
+    from graphmsda.engine.settings import read_recipe
 
     evaluation = None
+    if given.config is not None and not (given.task or given.sources or given.target):
+        data = read_recipe(given.config)[0]
+        given.task, given.sources, given.target = data.get("task"), data.get("sources"), data.get("target")
+        given.image_size = given.image_size or data.get("image_size")
     if given.task is not None:
         if given.sources or given.target:
             raise UserError("--task was given with --sources or --target; give either a task or your own folders")
@@ -151,6 +161,8 @@ def command_fit(given: argparse.Namespace) -> None:
         for remark in remarks:
             print(f"graphmsda: {remark}", file=sys.stderr)
         origin = {"sources": [str(Path(s)) for s in given.sources], "target": str(Path(given.target))}
+        if given.image_size is not None:
+            origin["image_size"] = given.image_size
     else:
         raise UserError("no data: give --sources DIR DIR ... and --target DIR, or --task NAME such as demo:neon")
     run = fit(task, out=given.out, extend=given.extend, progress=True, origin=origin, **given_settings(given))

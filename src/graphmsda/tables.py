@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import io
 import json
+import re
 import sys
 import typing
 from collections.abc import Sequence
@@ -100,7 +101,8 @@ def methods_page() -> str:
 def method_page(name: str) -> str:
     """Return a method's citation, description and hyper-parameters with defaults and presets."""
     method = find_method(name)
-    text = (inspect.getdoc(method) or "").partition("\nArgs:")[0].strip()
+    text = (inspect.getdoc(method) or "").partition("\nArgs:")[0]
+    text = re.sub(r"\.\. math::.*\n\n?", "", text).strip()  # LaTeX helps nobody on a terminal
     parameters = hyperparameters(method)
     if not parameters:
         return f"{name}\n\n{text}\n\nno hyper-parameters"
@@ -142,4 +144,5 @@ def render(table: Table, **options: Any) -> str:
     width = target.width if target.is_terminal else 120
     console = Console(file=io.StringIO(), width=width, no_color=True, highlight=False, markup=False, **options)
     console.print(table)
-    return str(console.file.getvalue()).rstrip()  # type: ignore[attr-defined]
+    text = str(console.file.getvalue())  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())

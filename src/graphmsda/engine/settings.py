@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from graphmsda.domains import Task
 from graphmsda.errors import UserError
@@ -104,6 +107,24 @@ class Settings:
 
 # What may differ between a run and its resumption without changing what it becomes.
 FREE_TO_CHANGE = ("preset", "device", "devices", "nodes", "checkpoint_seconds")
+
+
+def read_recipe(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read a YAML file with ``data`` and ``settings``, such as a run's ``config.yaml``; both may be left out."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        data, settings = dict(content.get("data") or {}), dict(content.get("settings") or {})
+    except OSError as error:
+        raise UserError(f"--config {path}: cannot be read ({error.strerror}); give a YAML file") from error
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"--config {path}: not YAML with data and settings; see a run's config.yaml") from error
+    known = [field.name for field in dataclasses.fields(Settings)]
+    for key in settings:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise UserError(f"--config {path}: unknown setting {key!r}; {meant}")
+    return data, settings
 
 
 def _require(condition: bool, name: str, value: object, expected: str) -> None:
