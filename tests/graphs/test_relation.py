@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphmsda.errors import UserError
+from graphmsda.graphs import constraints
 from graphmsda.graphs import prototypes as proto
 from graphmsda.graphs import relation as fast
 
@@ -181,7 +182,7 @@ def test_nothing_seen_is_finite(normalise, two_way):
     logits = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=two_way)
     graph, _ = connect(queries, prototypes, seen)
     own = fast.prototype_logits(prototypes, graph, layers, normalise=normalise)
-    assert fast.prototype_risk(own, torch.arange(3).repeat(2), seen) == 0
+    assert constraints.prototype_risk(own, torch.arange(3).repeat(2), seen) == 0
     (logits.sum() + own.sum()).backward()
     assert torch.isfinite(queries.grad).all()
     assert torch.isfinite(prototypes.grad).all()

@@ -32,14 +32,21 @@ def progress_bar(steps: int, done: int, title: str, *, enabled: bool) -> Iterato
 def _bar(steps: int, done: int, title: str) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    def fixed(width: int) -> Column:
+        return Column(min_width=width, no_wrap=True)
 
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False, table_column=fixed(len(title))),
+        BarColumn(16),
+        MofNCompleteColumn(table_column=fixed(2 * len(str(steps)) + 1)),
+        TimeRemainingColumn(table_column=fixed(7)),
+        TextColumn(
+            "{task.fields[terms]}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        ),
     )
-    with Progress(*columns, TextColumn("{task.fields[terms]}", markup=False), console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=Console(stderr=True), expand=True) as progress:
         bar = progress.add_task(title, total=steps, completed=done, terms="")
 
         def show(step: int, terms: Mapping[str, float] | None = None) -> None:

@@ -13,29 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphmsda.errors import UserError
-from graphmsda.graphs.constraints import (
-    ELEMENTS,
-    global_alignment,
-    local_alignment,
-    prototype_risk,
-    source_risk,
-    target_entropy,
-)
+from graphmsda.graphs.constraints import ELEMENTS
 from graphmsda.graphs.prototypes import full_precision, squared_distances, wide
-
-__all__ = [
-    "NORMALISATIONS",
-    "Layers",
-    "adjacency",
-    "global_alignment",
-    "local_alignment",
-    "prototype_graph",
-    "prototype_logits",
-    "prototype_risk",
-    "query_logits",
-    "source_risk",
-    "target_entropy",
-]
 
 Normalise = Literal["none", "row", "symmetric"]
 NORMALISATIONS: tuple[Normalise, ...] = ("none", "row", "symmetric")
