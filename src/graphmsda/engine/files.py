@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,14 +46,20 @@ def replacing(path: Path) -> Iterator[Path]:
             with beside.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(beside, path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            _sync_folder(path.parent)
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    if sys.platform == "win32":  # folders cannot be opened there
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def write_text(path: Path, text: str) -> None:

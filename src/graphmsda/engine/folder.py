@@ -7,8 +7,8 @@ stands), ``model.safetensors`` + ``model.json`` (what came of it).
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,12 +113,14 @@ def locked(path: Path) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
         file = (path / ".lock").open("w")
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"--out {path}: another process trains there now; wait for it or choose another --out"
-            ) from None
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                busy = f"--out {path}: another process trains there now; wait for it or choose another --out"
+                raise UserError(busy) from None
         for leftover in [*path.glob(".*.part"), *path.glob("*/.*.part")]:
             leftover.unlink()  # what a killed process had begun to write
         yield
