@@ -38,7 +38,7 @@ def main() -> None:
         row["minutes"] = round(history[-1]["seconds"] / 60, 2)
     about = {
         "command": "python " + " ".join(sys.argv),
-        "commit": commit.stdout.strip(),
+        "commit": os.environ.get("GRAPHMSDA_COMMIT") or commit.stdout.strip(),
         "hardware": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         "date": time.strftime("%Y-%m-%d"),
     }

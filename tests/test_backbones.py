@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import urllib.error
 from collections.abc import Callable
@@ -220,3 +221,11 @@ def test_imagenet_when_it_can(monkeypatch: pytest.MonkeyPatch, pretrained: dict[
     assert "resnet18" in asked[0]
     assert torch.equal(backbone.state_dict()["body.conv1.weight"], pretrained["conv1.weight"])
     torch.testing.assert_close(backbone.mean.flatten(), torch.tensor([0.485, 0.456, 0.406]))
+
+
+def test_real_trunk_at_hand() -> None:
+    """Weights in half precision as they lie in a data folder."""
+    trunk = Path(os.environ.get("GRAPHMSDA_DATA", "")) / "weights" / "resnet18-imagenet-trunk.safetensors"
+    if not trunk.is_file():
+        pytest.skip("GRAPHMSDA_DATA names no folder with weights/resnet18-imagenet-trunk.safetensors")
+    assert embed("resnet18", (3, 64, 64), weights=str(trunk)).dtype == torch.float32

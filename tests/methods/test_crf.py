@@ -12,42 +12,15 @@ import torch
 from torch import Tensor
 
 from graphmsda.backbones import build_backbone
-from graphmsda.domains import Batch, Labelled
-from graphmsda.methods import Phase, complete_parameters
+from graphmsda.methods import complete_parameters
 from graphmsda.methods.crf import CRF
-from tests.conftest import feature_task
-
-CLASSES, DOMAINS = 3, 3
+from tests.methods.steps import CLASSES, DOMAINS, batch, one_phase, step, values
 
 
 def new(seed: int = 0, **given: Any) -> CRF:
     torch.manual_seed(seed)
     backbone = build_backbone("mlp", (5,), DOMAINS, dropout=0.0)
     return CRF(backbone, CLASSES, DOMAINS, **complete_parameters("crf", {"dropout": 0.0} | given))
-
-
-def batch(seed: int = 0) -> Batch:
-    task = feature_task(seed=seed)
-    sources = tuple(Labelled(s.x, s.y) for s in task.sources)
-    return Batch(sources, task.target.x, torch.tensor(0.5), torch.Generator().manual_seed(seed))
-
-
-def one_phase(method: CRF, given: Batch) -> Phase:
-    (phase,) = method.phases(given)
-    return phase
-
-
-def step(method: CRF, given: Batch, lr: float = 0.01) -> Phase:
-    phase = one_phase(method, given)
-    gradients = torch.autograd.grad(sum(phase.terms.values()), list(method.parameters()))
-    with torch.no_grad():
-        for parameter, gradient in zip(method.parameters(), gradients, strict=True):
-            parameter -= lr * gradient
-    return phase
-
-
-def values(phase: Phase) -> dict[str, float]:
-    return {name: float(term.detach()) for name, term in phase.terms.items()}
 
 
 def test_the_first_step_believes_no_pseudo_label() -> None:

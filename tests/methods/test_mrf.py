@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from graphmsda.backbones import build_backbone
-from graphmsda.domains import Batch, Labelled
-from graphmsda.methods import Phase, complete_parameters
+from graphmsda.methods import complete_parameters
 from graphmsda.methods.mrf import MRF
-from tests.conftest import feature_task
+from tests.methods.steps import CLASSES, DOMAINS, batch, one_phase, step, values
 
-CLASSES, DOMAINS = 3, 3
 READINGS = ("log", "verbatim", "mean-clique", "logistic")
 
 
@@ -22,30 +20,6 @@ def new(**given: Any) -> MRF:
     torch.manual_seed(0)
     backbone = build_backbone("mlp", (5,), DOMAINS, dropout=0.0)
     return MRF(backbone, CLASSES, DOMAINS, **complete_parameters("mrf", given))
-
-
-def batch(seed: int = 0, absent: int = -1) -> Batch:
-    task = feature_task(seed=seed)
-    sources = tuple(Labelled(s.x[s.y != absent], s.y[s.y != absent]) for s in task.sources)
-    return Batch(sources, task.target.x, torch.tensor(0.5), torch.Generator().manual_seed(seed))
-
-
-def one_phase(method: MRF, given: Batch) -> Phase:
-    (phase,) = method.phases(given)
-    return phase
-
-
-def step(method: MRF, given: Batch, lr: float = 0.01) -> Phase:
-    phase = one_phase(method, given)
-    gradients = torch.autograd.grad(sum(phase.terms.values()), list(method.parameters()))
-    with torch.no_grad():
-        for parameter, gradient in zip(method.parameters(), gradients, strict=True):
-            parameter -= lr * gradient
-    return phase
-
-
-def values(phase: Phase) -> dict[str, float]:
-    return {name: float(term.detach()) for name, term in phase.terms.items()}
 
 
 def test_prototypes_start_at_the_first_class_mean() -> None:
