@@ -133,6 +133,19 @@ def test_two_processes_equal_one(method: str, precision: str, tolerance: float, 
         torch.testing.assert_close(two[key], one[key], rtol=0, atol=tolerance, msg=lambda m, key=key: f"{key}: {m}")
 
 
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    flags = [*write_task(image_task(size=24), tmp_path), "--precision", "64", "--dropout", "0", "--batch-size", "7"]
+    flags += ["--device", "cpu", "--steps-per-epoch", "3"]
+    for processes in (1, 2):
+        out = ["--out", tmp_path / str(processes)]
+        assert run_command("fit", *flags, *out, "--epochs", 1).returncode == 0
+        result = run_command("fit", *flags, *out, "--epochs", 2, "--extend", "--devices", processes)
+        assert result.returncode == 0, result.stderr
+    one, two = (load_file(tmp_path / str(processes) / STATE) for processes in (1, 2))
+    for key in one:
+        torch.testing.assert_close(two[key], one[key], rtol=0, atol=1e-9)
+
+
 # --- the run directory ------------------------------------------------------------------------------------------------
 
 
