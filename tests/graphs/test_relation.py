@@ -208,15 +208,20 @@ def test_unknown_normalisation_is_named():
 
 def test_any_batch_size_can_be_exported():
     class Predict(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.prototypes = torch.nn.Buffer(slow.make(1, 6, 4))
+            self.layers = torch.nn.ParameterList(make_layers(2, 4))
+
         def forward(self, queries):
             seen = torch.tensor([True] * 5 + [False])
-            return predict(queries, prototypes, seen, layers, normalise="row", two_way=True, chunk=0)
+            layers = fast.Layers(*self.layers)
+            return predict(queries, self.prototypes, seen, layers, normalise="row", two_way=True, chunk=0)
 
-    prototypes, layers = slow.make(1, 6, 4), make_layers(2, 4)
-    program = torch.export.export(
-        Predict(), (slow.make(0, 3, 4),), dynamic_shapes={"queries": {0: torch.export.Dim("batch", max=4096)}}
-    ).module()
-    same(program(slow.make(5, 7, 4)), Predict()(slow.make(5, 7, 4)))
+    model = Predict()
+    batch = torch.export.Dim("batch", max=4096)
+    program = torch.export.export(model, (slow.make(0, 3, 4),), dynamic_shapes={"queries": {0: batch}}).module()
+    same(program(slow.make(5, 7, 4)), model(slow.make(5, 7, 4)))
 
 
 def test_scale_makes_the_graph_free_of_units():
