@@ -28,7 +28,7 @@ test-slow: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m slow --timeout 3600
 
 coverage: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) --cov graphmsda --cov-report term-missing:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) --cov=src/graphmsda --cov-report term-missing:skip-covered
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/import_time.py
