@@ -19,8 +19,9 @@ from safetensors.torch import load_file
 from graphmsda import METHODS, Run, Task, UserError, fit
 from graphmsda.domains import Batch
 from graphmsda.engine import folder
-from graphmsda.engine.fit import Training, updated_parameters
+from graphmsda.engine.fit import updated_parameters
 from graphmsda.engine.settings import Settings
+from graphmsda.engine.training import Training
 from graphmsda.methods import Phase, SourceOnly
 from tests.conftest import QUICK, feature_task, image_task
 

@@ -12,8 +12,9 @@ import torch
 from graphmsda import METHODS, Domain, Run, Task, fit
 from graphmsda.backbones import build_backbone
 from graphmsda.domains import Batch, Labelled
-from graphmsda.engine.fit import Tally, Training, take_step
+from graphmsda.engine.fit import Tally, take_step
 from graphmsda.engine.settings import Settings
+from graphmsda.engine.training import Training
 from graphmsda.methods import Method, build_method, complete_parameters, hyperparameters
 from tests.conftest import QUICK, feature_task, image_task
 
