@@ -76,6 +76,15 @@ def gather_chunks(local: Tensor, sizes: list[list[int]]) -> Tensor:
     return all_sum(whole.index_copy(0, torch.cat(places), local))
 
 
+def any_process(flag: bool, device: torch.device) -> bool:
+    """Return whether the flag is set on any process; all of them must ask at the same time."""
+    if world_size() == 1:
+        return flag
+    raised = torch.tensor(int(flag), device=device)
+    dist.all_reduce(raised)
+    return bool(raised)
+
+
 def local_part(indices: Tensor) -> Tensor:
     """Return this process's share of a global batch: contiguous, sizes differing by at most one."""
     return indices.tensor_split(world_size())[rank()]

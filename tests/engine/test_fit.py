@@ -83,7 +83,8 @@ def test_killed_and_resumed_ends_with_the_same_bits(method: str, tmp_path: Path)
     assert not list(killed.rglob("*.part"))
 
 
-def test_interrupted_run_keeps_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_interrupted_run_keeps_its_place(processes: int, tmp_path: Path) -> None:
     flags = write_task(feature_task(size=60), tmp_path)
     settings = [
         "--epochs",
@@ -97,6 +98,7 @@ def test_interrupted_run_keeps_its_place(tmp_path: Path) -> None:
         "--out",
         tmp_path / "run",
     ]
+    settings += ["--devices", processes]
     child = subprocess.Popen(command("fit", *flags, *settings), stderr=subprocess.PIPE, text=True)
     while child.poll() is None and rows_of(tmp_path / "run") < 2:
         time.sleep(0.01)

@@ -95,7 +95,10 @@ def train(training: Training, path: Path, *, show: bool) -> None:
             training.step += 1
             tell(training.step)
             last = training.step == settings.steps
-            if not (training.step % interval == 0 or last or stopped()):
+            due = training.step % interval == 0 or last
+            # Alone, a run can stop after any step; several processes must agree on one.
+            stop = stopped() if parallel.world_size() == 1 else due and parallel.any_process(stopped(), training.device)
+            if not (due or stop):
                 continue
             row = tally.read()
             if not row.pop("finite"):
@@ -109,10 +112,10 @@ def train(training: Training, path: Path, *, show: bool) -> None:
                 rate = learning_rate(settings, (training.step - 1) / settings.steps)
                 metrics.write({"step": training.step, "epoch": round(epoch, 3), "seconds": elapsed, "lr": rate} | row)
             good = training.snapshot()
-            if main and (last or stopped() or time.monotonic() - saved >= settings.checkpoint_seconds):
+            if main and (last or stop or time.monotonic() - saved >= settings.checkpoint_seconds):
                 save(path, *good)
                 saved = time.monotonic()
-            if stopped() and not last:
+            if stop and not last:
                 raise KeyboardInterrupt
 
 
@@ -207,7 +210,7 @@ def finish(training: Training, path: Path) -> None:
 def stop_on_signal() -> Iterator[Any]:
     """Turn Ctrl-C and a polite kill into a stop after the current step; a second Ctrl-C stops at once."""
     asked = threading.Event()
-    if parallel.world_size() > 1 or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():  # only it hears signals
         yield asked.is_set
         return
 
