@@ -162,6 +162,15 @@ def test_all_methods_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Mine: a method of another package." in page
 
 
+def test_a_broken_package_does_not_hide_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("theirs", "a_module_that_is_not:Method", "graphmsda.methods")
+    for module in ("graphmsda.methods", "graphmsda.tables"):
+        monkeypatch.setattr(f"{module}.entry_points", lambda *, group: [entry])
+    page = methods_page()
+    assert "mrf" in page
+    assert "cannot be loaded (ModuleNotFoundError" in page
+
+
 @pytest.mark.parametrize("name", list(METHODS))
 def test_a_page_shows_every_hyperparameter(name: str) -> None:
     page = method_page(name)

@@ -94,7 +94,10 @@ def methods_page() -> str:
     """Return the list of all methods."""
     table = new_table("method", "what it is")
     for name in [*METHODS, *(entry.name for entry in entry_points(group="graphmsda.methods"))]:
-        table.add_row(name, (inspect.getdoc(find_method(name)) or "").splitlines()[0])
+        try:
+            table.add_row(name, (inspect.getdoc(find_method(name)) or "").partition("\n")[0])
+        except Exception as error:  # another package's code: whatever it raises, the rest of the list stands
+            table.add_row(name, f"cannot be loaded ({type(error).__name__}: {error})")
     return render(table) + "\n`graphmsda methods NAME` shows a method's hyper-parameters"
 
 
