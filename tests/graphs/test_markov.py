@@ -17,7 +17,7 @@ shapes = (st.integers(2, 6), st.integers(2, 7), st.integers(1, 4))
 TAU = 4.0
 
 
-def same(a, b, tolerance=1e-10):
+def assert_same(a, b, tolerance=1e-10):
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -34,7 +34,7 @@ def test_energies_are_eq_17(seed, domains, classes, size, batch):
     for q in range(batch):
         for m in range(domains):
             for k in range(classes):
-                same(found[q, m, k], slow.energy([z[q], c[m, k]], [(0, 1)], TAU))
+                assert_same(found[q, m, k], slow.energy([z[q], c[m, k]], [(0, 1)], TAU))
 
 
 @small
@@ -44,7 +44,7 @@ def test_clique_edges_sum_over_the_edge_list(seed, domains, classes, size, partl
     seen = slow.make_mask(seed, domains, classes) if partly else None
     edges = slow.clique_edge_list(domains, classes, seen)
     total, count = fast.clique_edges(c, temperature=torch.tensor(TAU, dtype=torch.float64), seen=seen)
-    same(total, slow.energy(c.flatten(0, 1), edges, TAU))
+    assert_same(total, slow.energy(c.flatten(0, 1), edges, TAU))
     assert count == len(edges)
 
 
@@ -67,9 +67,9 @@ def test_posteriors_are_eqs_18_to_20(seed, domains, classes, size, partly):
     used = everything if seen is None or not seen.any() else seen
     for q in range(2):
         expected = slow.joint(z[q], c, TAU, used)
-        same(table[q].exp(), expected)
-        same(fast.label_posterior(table)[q].exp(), expected.sum(0))
-        same(fast.domain_posterior(table)[q].exp(), expected.sum(1))
+        assert_same(table[q].exp(), expected)
+        assert_same(fast.label_posterior(table)[q].exp(), expected.sum(0))
+        assert_same(fast.domain_posterior(table)[q].exp(), expected.sum(1))
 
 
 def test_posterior_of_masked_classes_has_finite_gradients():
@@ -81,7 +81,7 @@ def test_posterior_of_masked_classes_has_finite_gradients():
     assert torch.isfinite(energies.grad).all()
     assert not energies.grad[:, :, 1].any()
     domains = fast.domain_posterior(fast.log_joint(energies, torch.tensor([[True] * 4, [False] * 4])))
-    same(domains, torch.tensor([0, -math.inf], dtype=torch.float64).expand(3, 2))
+    assert_same(domains, torch.tensor([0, -math.inf], dtype=torch.float64).expand(3, 2))
 
 
 def test_posterior_of_far_queries_stays_finite():
@@ -130,7 +130,7 @@ def test_edge_energies(seed, domains, classes, size, queries, count):
     assert found.shape == (queries, count)
     for q in range(queries):
         for j in range(count):
-            same(found[q, j], slow.energy(c.flatten(0, 1), [tuple(edges[q, j].tolist())], TAU))
+            assert_same(found[q, j], slow.energy(c.flatten(0, 1), [tuple(edges[q, j].tolist())], TAU))
 
 
 def measure(z, c, domain, label, weight, edges, reading, tau=TAU):
@@ -167,7 +167,7 @@ def test_verbatim_reading_factors_as_described():
     added = torch.exp(-fast.edge_energies(c, edges, temperature=TAU)[0])
     bracket = near[2] * (1 - added.mean() * 5 / 8) - (near.sum() - near[2]) / 8
     found = measure(z, c, domain, label, torch.ones(1).double(), edges, "verbatim")
-    same(found, -math.exp(-shared) * bracket)
+    assert_same(found, -math.exp(-shared) * bracket)
 
 
 def test_log_reading_does_not_see_the_cliques():

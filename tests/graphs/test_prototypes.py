@@ -11,7 +11,7 @@ small = settings(deadline=None, max_examples=25)
 seeds = st.integers(0, 2**31 - 10)
 
 
-def same(a, b, tolerance=1e-10):
+def assert_same(a, b, tolerance=1e-10):
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -24,7 +24,7 @@ def test_class_means_are_eqs_1_and_2(seed, batch, classes, size, weighted):
     means, mass = fast.class_means(embedding, membership)
     for k in range(classes):
         mean, total = slow.class_mean(embedding, labels, weight, k)
-        same(means[k], mean)
+        assert_same(means[k], mean)
         assert mass[k] == total
 
 
@@ -58,7 +58,7 @@ def test_moving_average_is_eq_3(seed, domains, classes, size):
                 expected = means[m, k]
             else:
                 expected = 0.7 * old[m, k] + 0.3 * means[m, k]
-            same(new[m, k], expected)
+            assert_same(new[m, k], expected)
             assert now_seen[m, k] == (seen[m, k] or mass[m, k] > 0)
 
 
@@ -68,7 +68,7 @@ def test_moving_average_passes_gradient_through_means_alone():
     new, _ = fast.moving_average(old, seen, means, mass, beta=0.7)
     new.sum().backward()
     assert old.grad is None
-    same(means.grad, torch.tensor([[0.3, 0.3], [1, 1], [0, 0]], dtype=torch.float64))
+    assert_same(means.grad, torch.tensor([[0.3, 0.3], [1, 1], [0, 0]], dtype=torch.float64))
     assert torch.autograd.gradcheck(lambda x: fast.moving_average(old, seen, x, mass, beta=0.7)[0], means)
 
 
@@ -83,7 +83,7 @@ def test_moving_average_does_not_read_what_an_unseen_prototype_holds():
 def test_squared_distances(seed, rows, columns, size):
     a, b = slow.make(seed, rows, size), slow.make(seed + 1, columns, size)
     expected = torch.stack([torch.stack([slow.squared(u, v) for v in b]) for u in a])
-    same(fast.squared_distances(a, b), expected)
+    assert_same(fast.squared_distances(a, b), expected)
 
 
 def test_squared_distances_have_gradients_everywhere():
@@ -125,7 +125,7 @@ def test_squared_distances_ignore_mixed_precision():
 def test_relative_scale_is_the_mean_over_distinct_pairs(seed, domains, classes, size):
     prototypes, seen = slow.make(seed, domains, classes, size), slow.make_mask(seed + 1, domains, classes)
     scale = fast.distance_scale(prototypes, seen, reading="relative")
-    same(scale, torch.tensor(slow.mean_distance(prototypes, seen), dtype=torch.float64))
+    assert_same(scale, torch.tensor(slow.mean_distance(prototypes, seen), dtype=torch.float64))
 
 
 def test_scale_of_the_other_readings_and_of_hopeless_cases():

@@ -15,7 +15,7 @@ normalisations = st.sampled_from(fast.NORMALISATIONS)
 SIGMA, SCALE = 0.8, 2.0
 
 
-def same(a, b, tolerance=1e-10):
+def assert_same(a, b, tolerance=1e-10):
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -38,7 +38,7 @@ def predict(queries, prototypes, seen, layers, **options):
 def test_adjacency_is_eq_4(seed, rows, columns, size):
     a, b = slow.make(seed, rows, size), slow.make(seed + 1, columns, size)
     expected = torch.stack([torch.stack([slow.edge_weight(u, v, SIGMA, SCALE) for v in b]) for u in a])
-    same(fast.adjacency(a, b, sigma=SIGMA, scale=torch.tensor(SCALE)), expected)
+    assert_same(fast.adjacency(a, b, sigma=SIGMA, scale=torch.tensor(SCALE)), expected)
 
 
 @small
@@ -46,7 +46,7 @@ def test_adjacency_is_eq_4(seed, rows, columns, size):
 def test_prototype_graph_masks_and_has_unit_diagonal(seed, count, size):
     prototypes, seen = slow.make(seed, count, size), slow.make_mask(seed, count)
     graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
-    same(graph, slow.full_adjacency(prototypes, seen, SIGMA, SCALE))
+    assert_same(graph, slow.full_adjacency(prototypes, seen, SIGMA, SCALE))
     assert (fast.prototype_graph(prototypes, sigma=1e-6, scale=1.0).diagonal() == 1).all()
 
 
@@ -67,7 +67,7 @@ def test_query_logits_equal_the_explicit_graph(seed, domains, classes, batch, si
     logits = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=two_way, chunk=chunk)
     for q in range(batch):
         nodes = slow.query_logits(queries[q], prototypes, seen, SIGMA, SCALE, layers, normalise, two_way)
-        same(logits[q], nodes[-1])
+        assert_same(logits[q], nodes[-1])
 
 
 @small
@@ -77,7 +77,7 @@ def test_prototype_logits_equal_the_explicit_graph(seed, domains, classes, size,
     layers = make_layers(seed + 3, size, classes=classes)
     graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
     expected = slow.prototype_logits(prototypes, seen, SIGMA, SCALE, layers, normalise)
-    same(fast.prototype_logits(prototypes, graph, layers, normalise=normalise), expected)
+    assert_same(fast.prototype_logits(prototypes, graph, layers, normalise=normalise), expected)
 
 
 @pytest.mark.parametrize("normalise", fast.NORMALISATIONS)
@@ -88,7 +88,7 @@ def test_a_query_does_not_depend_on_other_queries(normalise, two_way):
     together = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=two_way)
     for q in range(5):
         alone = predict(queries[q : q + 1], prototypes, seen, layers, normalise=normalise, two_way=two_way)
-        same(together[q], alone[0], 1e-12)
+        assert_same(together[q], alone[0], 1e-12)
 
 
 def test_one_graph_for_the_whole_batch_is_something_else():
@@ -150,12 +150,12 @@ def test_chunks_with_dropout_agree_in_value_and_gradient(normalise):
         )
         results.append((logits, *torch.autograd.grad(logits.square().sum(), queries)))
     for other in results[1:]:
-        same(other[0], results[0][0])
-        same(other[1], results[0][1])
+        assert_same(other[0], results[0][0])
+        assert_same(other[1], results[0][1])
     plain = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=True)
     assert (plain - results[0][0]).abs().max() > 1e-3
     still = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=True, dropout=0.5)
-    same(plain, still)
+    assert_same(plain, still)
 
 
 @pytest.mark.parametrize("two_way", [True, False])
@@ -221,7 +221,7 @@ def test_any_batch_size_can_be_exported():
     model = Predict()
     batch = torch.export.Dim("batch", max=4096)
     program = torch.export.export(model, (slow.make(0, 3, 4),), dynamic_shapes={"queries": {0: batch}}).module()
-    same(program(slow.make(5, 7, 4)), model(slow.make(5, 7, 4)))
+    assert_same(program(slow.make(5, 7, 4)), model(slow.make(5, 7, 4)))
 
 
 def test_scale_makes_the_graph_free_of_units():
@@ -232,4 +232,4 @@ def test_scale_makes_the_graph_free_of_units():
         scale = proto.distance_scale(points, seen, reading="relative")
         return fast.prototype_graph(points.flatten(0, 1), sigma=0.5, scale=scale)
 
-    same(graph(prototypes), graph(0.01 * prototypes))
+    assert_same(graph(prototypes), graph(0.01 * prototypes))
