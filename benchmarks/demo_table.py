@@ -1,8 +1,9 @@
 """Measure the demonstration over all targets and three seeds; write results/demo.json and the README's table.
 
-    python benchmarks/demo_table.py [--runs DIR]
+    python benchmarks/demo_table.py [--runs DIR] [--commit HASH]
 
-Runs that are finished in DIR are not run again.
+Runs that are finished in DIR are not run again; name the commit that trained them if it is not the present one. What
+is recorded is the `graphmsda demo` command that does the same.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -29,6 +29,7 @@ SEEDS = (0, 1, 2)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/demo-table"))
+    parser.add_argument("--commit", help="commit that trained the runs (default: the present one)")
     given = parser.parse_args()
     rows = run_demo(given.runs, targets=DOMAINS, methods=METHODS, seeds=SEEDS)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
@@ -37,8 +38,9 @@ def main() -> None:
         history = read_metrics(given.runs / row["target"] / f"{name}-seed{row['seed']}" / "metrics.jsonl")
         row["minutes"] = round(history[-1]["seconds"] / 60, 2)
     about = {
-        "command": "python " + " ".join(sys.argv),
-        "commit": os.environ.get("GRAPHMSDA_COMMIT") or commit.stdout.strip(),
+        "command": f"graphmsda demo --targets {' '.join(DOMAINS)} --methods {' '.join(METHODS)} "
+        f"--seeds {' '.join(map(str, SEEDS))}",
+        "commit": given.commit or commit.stdout.strip(),
         "hardware": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         "date": time.strftime("%Y-%m-%d"),
     }

@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--only", nargs="+", help="readings whose name contains one of these words")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--commit", help="commit to record where there is no git (default: the present one)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after this long, keeping what is done")
     parser.add_argument("--out", type=Path, required=True)
@@ -156,7 +157,8 @@ def main() -> None:
         return
     os.environ["OMP_NUM_THREADS"] = "1"
     where = {
-        "commit": os.environ.get("GRAPHMSDA_COMMIT") or current_commit(),
+        "command": "python " + " ".join(sys.argv),
+        "commit": given.commit or current_commit(),
         "hardware": f"{hardware(given.device)}, {given.jobs} processes of one thread",
         "date": time.strftime("%Y-%m-%d"),
     }
@@ -166,7 +168,7 @@ def main() -> None:
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         for row in pool.imap_unordered(one, [cell for cell in cells(given) if cell[:4] not in done]):
             runs.append(row | where)
-            given.out.write_text(json.dumps({"command": "python " + " ".join(sys.argv), "runs": runs}, indent=1))
+            given.out.write_text(json.dumps({"runs": runs}, indent=1))
             if time.monotonic() - begin > 60 * given.minutes:
                 pool.terminate()
                 break

@@ -101,10 +101,13 @@ def work(process: int, path: str) -> None:
                 a, b, **EXACT, msg=lambda text, at=(process, number, images, place): f"{at}: {text}"
             )
     dist.destroy_process_group()
+    Path(f"{path}-{process}").touch()
 
 
 def test_two_processes_are_one(tmp_path: Path) -> None:
+    """The comparisons are in `work`; a process that fails one raises here and leaves no mark."""
     mp.spawn(work, args=(str(tmp_path / "meeting"),), nprocs=2)
+    assert all((tmp_path / f"meeting-{process}").is_file() for process in (0, 1))
 
 
 def test_one_process_alone() -> None:

@@ -85,7 +85,7 @@ def test_a_configuration_that_is_not_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["data: {}\nsettings: {}\n", "data: 1\nsettings: 2\n"])
 def test_a_configuration_with_holes(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    refusal(tmp_path, config())
+    assert str(tmp_path / "config.yaml") in refusal(tmp_path, config())
 
 
 def test_new_and_empty_folders_are_taken(tmp_path: Path) -> None:
@@ -99,15 +99,18 @@ def test_a_folder_in_which_training_never_began_is_taken(tmp_path: Path) -> None
     with folder.locked(tmp_path / "run"):
         pass
     folder.open_folder(tmp_path / "run", config(), extend=False)
+    assert os.listdir(tmp_path / "run") == [".lock"]
 
 
 def test_the_same_run_is_taken_on_any_device(run: Path) -> None:
+    before = (run / "config.yaml").read_bytes()
     folder.open_folder(run, config(epochs=5), extend=False)
     folder.open_folder(run, config(epochs=5), extend=True)
     folder.open_folder(run, config(epochs=5, checkpoint_seconds=1.0, devices=2, nodes=3), extend=False)
     elsewhere = copy.deepcopy(config(epochs=5))
     elsewhere["settings"]["device"] = "cuda"
     folder.open_folder(run, elsewhere, extend=False)
+    assert (run / "config.yaml").read_bytes() == before
 
 
 def test_other_things_are_refused(tmp_path: Path) -> None:

@@ -51,7 +51,10 @@ def test_choices_are_named() -> None:
 
 
 def test_edges_of_the_ranges_are_allowed() -> None:
-    Settings(dropout=0.0, average=0.0, weight_decay=0.0, clip=0.0, checkpoint_seconds=0.0, epochs=1, steps_per_epoch=1)
+    edges = {"dropout": 0.0, "average": 0.0, "weight_decay": 0.0, "clip": 0.0, "checkpoint_seconds": 0.0}
+    edges |= {"epochs": 1, "steps_per_epoch": 1}
+    taken = Settings(**edges)
+    assert {name: getattr(taken, name) for name in edges} == edges
 
 
 def test_every_setting_has_a_help_text() -> None:
