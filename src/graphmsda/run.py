@@ -146,7 +146,7 @@ class Run:
     def evaluate(self, data: str | Path | EvalSet) -> Evaluation:
         """Compare predictions with the labels of a labelled folder, ``.npz`` or `EvalSet`."""
         from graphmsda.data.arrays import listing_of_arrays
-        from graphmsda.data.listing import open_listing
+        from graphmsda.data.formats import open_listing
 
         listing: Listing
         if isinstance(data, EvalSet):
@@ -189,7 +189,7 @@ class Run:
 
     def _listings(self, data: Any) -> list[Listing]:
         from graphmsda.data.arrays import listing_of_arrays
-        from graphmsda.data.listing import open_listing
+        from graphmsda.data.formats import open_listing
 
         if isinstance(data, str | Path):
             data = [data]

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from graphmsda.data.arrays import listing_of_arrays
-from graphmsda.data.listing import choose_image_size, open_listing
+from graphmsda.data.formats import open_listing
+from graphmsda.data.listing import choose_image_size
 from graphmsda.errors import UserError
 
 

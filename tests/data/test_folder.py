@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from graphmsda.data.folder import FolderListing
-from graphmsda.data.listing import choose_image_size, open_listing
+from graphmsda.data.formats import open_listing
+from graphmsda.data.listing import choose_image_size
 from graphmsda.errors import UserError
 
 

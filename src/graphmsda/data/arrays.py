@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 import zipfile
 import zlib
@@ -15,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from graphmsda.data.listing import Decoded, Listing, place_name
+from graphmsda.data.images import Decoded, shrink
+from graphmsda.data.listing import Listing, digest_of, place_name
 from graphmsda.errors import UserError
 
 EXPECTED = "give uint8 images (N, H, W) or (N, H, W, 1 or 3), or floating-point features (N, F)"
@@ -58,8 +60,18 @@ class ArrayListing(Listing):
             rows = np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
         return Decoded(torch.from_numpy(rows), list(range(len(rows))), [])
 
+    def picture(self, index: int) -> Image.Image:
+        """Return one row as a picture."""
+        return Image.fromarray(np.ascontiguousarray(self.x[index]))
 
-def open_arrays(path: Path, *, labelled: bool) -> ArrayListing:
+    def identity(self) -> str:
+        """Hash the samples themselves: they are in memory anyway."""
+        chunks = (self.x[start : start + 4096] for start in range(0, len(self.x), 4096))
+        digests = [hashlib.blake2b(np.ascontiguousarray(chunk).data).hexdigest() for chunk in chunks]
+        return digest_of(self.x.shape, str(self.x.dtype), digests)
+
+
+def open_arrays(path: Path, *, labelled: bool, root: Path | None = None) -> ArrayListing:
     """Read an ``.npz`` file; without `labelled` its ``y`` is not even opened."""
     try:
         with path.open("rb") as file:
@@ -140,5 +152,5 @@ def _resize(rows: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     result = np.empty((len(rows), size, size, 3), dtype=np.uint8)
     for row, small in zip(rows, result, strict=True):
         picture = Image.fromarray(np.ascontiguousarray(row))
-        small[...] = np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
+        small[...] = np.asarray(shrink(picture, size))
     return result

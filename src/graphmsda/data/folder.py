@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 import unicodedata
-import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from graphmsda.data.images import Unreadable, decode, image_sizes, is_image_name
-from graphmsda.data.listing import SMALL_SIZE, Decoded, Listing, choose_image_size, place_name
+from graphmsda.data.images import is_image_name
+from graphmsda.data.listing import PictureListing, digest_of, file_identity, place_name
 from graphmsda.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
-class FolderListing(Listing):
+class FolderListing(PictureListing):
     """Image files, one item each."""
 
     paths: tuple[Path, ...]
@@ -33,48 +27,16 @@ class FolderListing(Listing):
         """The path of each image."""
         return [_printable(path) for path in self.paths]
 
-    @property
-    def feature_count(self) -> int | None:
-        """None: these are images."""
-        return None
+    def open_item(self, index: int) -> Path:
+        """Return the path of an image."""
+        return self.paths[index]
 
-    @property
-    def own_shape(self) -> tuple[int, int] | None:
-        """None: files may have any size."""
-        return None
-
-    def sides(self, limit: int) -> list[int]:
-        """Return the smaller side of up to `limit` images, from their headers."""
-        step = max(1, -(-len(self) // limit))
-        return [min(size) for size in image_sizes(self.paths[::step])]
-
-    def read(self, indices: Sequence[int], image_size: int | None) -> Decoded:
-        """Decode the images at `indices`, several at a time."""
-        size = image_size or choose_image_size([self]) or SMALL_SIZE
-
-        def attempt(index: int) -> NDArray[np.uint8] | str:
-            try:
-                return decode(self.paths[index], size)
-            except Unreadable as error:
-                return str(error)
-
-        x = torch.empty((len(indices), 3, size, size), dtype=torch.uint8)
-        kept: list[int] = []
-        failures: list[tuple[int, str]] = []
-        # Filters are set here because they are shared by all threads and must not change while those run.
-        with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("default", ResourceWarning)
-            for position, result in enumerate(pool.map(attempt, indices)):
-                if isinstance(result, str):
-                    failures.append((position, result))
-                else:
-                    x[len(kept)] = torch.from_numpy(result)
-                    kept.append(position)
-        return Decoded(x[: len(kept)], kept, failures)
+    def identity(self) -> str:
+        """Hash names below the origin, sizes and times of change."""
+        return digest_of([(os.path.relpath(path, self.origin), *file_identity(path)) for path in self.paths])
 
 
-def open_folder(folder: Path, *, labelled: bool) -> FolderListing:
+def open_folder(folder: Path, *, labelled: bool, root: Path | None = None) -> FolderListing:
     """List the images below `folder` in a fixed order; hidden files and other kinds of files are passed over."""
     name = place_name(folder)
     if not labelled:
@@ -85,8 +47,8 @@ def open_folder(folder: Path, *, labelled: bool) -> FolderListing:
 
     loose, folders = _entries(folder)
     # The root counts as seen for each class, so that a link back to it does not file every image under that class.
-    root = _identity(folder)
-    by_class = {sub: sorted(_images(sub, {root}), key=_order) for sub in folders}
+    top = _identity(folder)
+    by_class = {sub: sorted(_images(sub, {top}), key=_order) for sub in folders}
     found = [(_class_name(sub), path) for sub, paths in by_class.items() for path in paths]
     if loose and found:
         raise UserError(
@@ -101,6 +63,13 @@ def open_folder(folder: Path, *, labelled: bool) -> FolderListing:
     if not found:
         raise UserError(f"{folder}: no images in it; give a folder with one sub-folder of images per class")
     return FolderListing(name, folder, tuple(label for label, _ in found), tuple(path for _, path in found))
+
+
+def open_image(path: Path, *, labelled: bool, root: Path | None = None) -> FolderListing:
+    """List a single image, which has no label."""
+    if labelled:
+        raise UserError(f"{path}: a single image has no label; give a folder with one sub-folder of images per class")
+    return FolderListing(path.stem, path, None, (path,))
 
 
 def _images(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:

@@ -1,39 +1,24 @@
-"""What a place holds, before anything is decoded."""
+"""What a place holds, before anything is decoded: the one face of folders, archives, lists, tables and arrays."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from torch import Tensor
+from PIL import Image
 
-from graphmsda.data.images import is_image_name
-from graphmsda.errors import UserError
-
-EXPECTED = "give a folder of images or an .npz file with x and y"
+from graphmsda.data.images import Decoded, Unreadable, decode_all, image_sizes, load_picture, quiet_decoding
 
 SMALL_SIDE = 64
 SMALL_SIZE, LARGE_SIZE = 32, 224
 HEADERS = 200
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """The samples that could be read.
-
-    Attributes:
-        x: Images, uint8 ``(N, 3, H, W)``, or features, float32 ``(N, F)``, in the order asked for.
-        kept: For each row of `x` its position within the indices asked for.
-        failures: Position within the indices asked for, and the reason, of each sample that could not be read.
-    """
-
-    x: Tensor
-    kept: list[int]
-    failures: list[tuple[int, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +29,15 @@ class Listing(ABC):
         name: What to call the domain: the name of the folder, or of the file without its suffix.
         origin: Where it was found, as given.
         labels: The class name of each item; None where labels were not asked for.
+        parts: ``train``, ``validation`` or ``test`` for each item; None where the place has no such level.
+        notes: One sentence for each thing that had to be assumed, such as labels counted from 1.
     """
 
     name: str
     origin: Path
     labels: tuple[str, ...] | None
+    parts: tuple[str, ...] | None = dataclasses.field(default=None, kw_only=True)
+    notes: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -56,7 +45,7 @@ class Listing(ABC):
     @property
     @abstractmethod
     def item_names(self) -> list[str]:
-        """A name for each item that leads back to it: its path, or ``file.npz[17]``."""
+        """A name for each item that leads back to it: its path, ``file.zip/dog/1.jpg`` or ``file.npz[17]``."""
 
     @property
     @abstractmethod
@@ -76,27 +65,142 @@ class Listing(ABC):
     def read(self, indices: Sequence[int], image_size: int | None) -> Decoded:
         """Decode the items at `indices`, in that order; `image_size` None leaves the choice to the listing."""
 
+    @abstractmethod
+    def picture(self, index: int) -> Image.Image:
+        """Return one image at its own size in RGB.
 
-def open_listing(path: str | Path, *, labelled: bool) -> Listing:
-    """Find out what lies at `path`: a folder of images, an ``.npz`` file or, without labels, a single image.
+        Raises:
+            Unreadable: It cannot be decoded.
+        """
 
-    With ``labelled=False`` nothing that could be a label is looked at.
-    """
-    from graphmsda.data.arrays import open_arrays
-    from graphmsda.data.folder import FolderListing, open_folder
+    @abstractmethod
+    def identity(self) -> str:
+        """Return a hash that changes whenever what `read` returns may have changed; labels have no part in it."""
 
-    origin = Path(path).expanduser()
-    if origin.is_dir():
-        return open_folder(origin, labelled=labelled)
-    if not origin.exists():
-        raise UserError(f"{origin}: not found; {EXPECTED}")
-    if origin.suffix.lower() == ".npz":
-        return open_arrays(origin, labelled=labelled)
-    if not is_image_name(origin.name):
-        raise UserError(f"{origin}: neither a folder nor a known kind of file; {EXPECTED}")
-    if labelled:
-        raise UserError(f"{origin}: a single image has no label; {EXPECTED}")
-    return FolderListing(origin.stem, origin, None, (origin,))
+
+@dataclass(frozen=True, eq=False)
+class PictureListing(Listing):
+    """A listing of picture files, wherever their bytes lie."""
+
+    @abstractmethod
+    def open_item(self, index: int) -> Path | BinaryIO:
+        """Return the path of an item, or its bytes to read.
+
+        Raises:
+            Unreadable: The bytes cannot be had.
+        """
+
+    @property
+    def feature_count(self) -> int | None:
+        """None: these are images."""
+        return None
+
+    @property
+    def own_shape(self) -> tuple[int, int] | None:
+        """None: files may have any size."""
+        return None
+
+    def sides(self, limit: int) -> list[int]:
+        """Return the smaller side of up to `limit` images, from their headers."""
+
+        def files() -> Iterable[Path | BinaryIO]:
+            for index in range(0, len(self), max(1, -(-len(self) // limit))):
+                try:
+                    yield self.open_item(index)
+                except Unreadable:
+                    continue
+
+        return [min(size) for size in image_sizes(files())]
+
+    def read(self, indices: Sequence[int], image_size: int | None) -> Decoded:
+        """Decode the images at `indices`, several at a time."""
+        return decode_all(self.open_item, indices, image_size or choose_image_size([self]) or SMALL_SIZE)
+
+    def picture(self, index: int) -> Image.Image:
+        """Return one image at its own size in RGB."""
+        with quiet_decoding():
+            return load_picture(self.open_item(index))
+
+
+@dataclass(frozen=True, eq=False)
+class Subset(Listing):
+    """Some rows of another listing, in a given order; a row may come twice."""
+
+    whole: Listing
+    rows: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def item_names(self) -> list[str]:
+        """As in the whole."""
+        names = self.whole.item_names
+        return [names[row] for row in self.rows]
+
+    @property
+    def feature_count(self) -> int | None:
+        """As in the whole."""
+        return self.whole.feature_count
+
+    @property
+    def own_shape(self) -> tuple[int, int] | None:
+        """As in the whole."""
+        return self.whole.own_shape
+
+    def sides(self, limit: int) -> list[int]:
+        """As in the whole, which may be larger but is of the same make."""
+        return self.whole.sides(limit)
+
+    def read(self, indices: Sequence[int], image_size: int | None) -> Decoded:
+        """Decode the items at `indices` of this subset."""
+        return self.whole.read([self.rows[index] for index in indices], image_size)
+
+    def picture(self, index: int) -> Image.Image:
+        """Return one image at its own size in RGB."""
+        return self.whole.picture(self.rows[index])
+
+    def identity(self) -> str:
+        """Hash the whole and the rows."""
+        return digest_of(self.whole.identity(), self.rows)
+
+
+def take(listing: Listing, rows: Iterable[int], *notes: str) -> Listing:
+    """Return the given rows of a listing, with their labels and parts, and further `notes`."""
+    rows = tuple(rows)
+
+    def chosen(values: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if values is None else tuple(values[row] for row in rows)
+
+    whole, inner = listing, rows
+    if isinstance(listing, Subset):  # one level is enough
+        whole, inner = listing.whole, tuple(listing.rows[row] for row in rows)
+    return Subset(
+        listing.name,
+        listing.origin,
+        chosen(listing.labels),
+        whole,
+        inner,
+        parts=chosen(listing.parts),
+        notes=(*listing.notes, *notes),
+    )
+
+
+def digest_of(*values: object) -> str:
+    """Return a short hash of values with an unambiguous ``repr``."""
+    digest = hashlib.blake2b(digest_size=16)
+    for value in values:
+        digest.update(repr(value).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def file_identity(path: Path) -> tuple[int, int]:
+    """Return what tells a changed file from an unchanged one without reading it: size and time of change."""
+    try:
+        status = path.stat()
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
 
 
 def choose_image_size(listings: Sequence[Listing]) -> int | None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphmsda.data.listing import Listing, open_listing
+from graphmsda.data.formats import open_listing
+from graphmsda.data.listing import Listing
 from graphmsda.data.listing import choose_image_size as choose_image_size
 from graphmsda.domains import Domain, EvalSet, Task, Unlabelled
 from graphmsda.errors import UserError

@@ -1,0 +1,119 @@
+"""What lies at a path: the kind is recognised from the path, and asked for where it is not plain."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol, cast
+
+from graphmsda.data.images import is_image_name
+from graphmsda.data.listing import Listing, take
+from graphmsda.errors import UserError
+
+EXPECTED = "give a folder of images, an archive of one, a list file, or an .npz, .mat, .parquet or .csv file"
+PARTS = {
+    "train": "train", "training": "train",
+    "val": "validation", "valid": "validation", "validation": "validation", "crossval": "validation",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+
+
+# Name of each format, and the function that opens it.
+FORMATS = {
+    "folder": "graphmsda.data.folder:open_folder",
+    "archive": "graphmsda.data.archive:open_archive",
+    "list": "graphmsda.data.lists:open_list",
+    "npz": "graphmsda.data.arrays:open_arrays",
+    "mat": "graphmsda.data.matlab:open_matlab",
+    "parquet": "graphmsda.data.parquet:open_parquet",
+    "csv": "graphmsda.data.tables:open_csv",
+    "image": "graphmsda.data.folder:open_image",
+}
+SUFFIXES = {
+    ".zip": "archive", ".tar": "archive", ".tgz": "archive", ".tar.gz": "archive", ".txt": "list", ".lst": "list",
+    ".npz": "npz", ".mat": "mat", ".parquet": "parquet", ".csv": "csv",
+}  # fmt: skip
+
+
+class Opener(Protocol):
+    """Lists what a path of one format holds; without `labelled` nothing that could be a label is looked at.
+
+    All parts are listed, each item marked with its own in `Listing.parts`; `open_listing` takes the one asked for.
+    """
+
+    def __call__(self, path: Path, *, labelled: bool, root: Path | None) -> Listing:
+        """List it; `root` matters to files that hold paths."""
+
+
+def open_listing(
+    path: str | Path, *, labelled: bool, part: str | None = None, format: str | None = None, root: Path | None = None
+) -> Listing:
+    """List what lies at `path`.
+
+    Args:
+        path: A folder, archive, list, table, array file or, without labels, a single image.
+        labelled: Whether labels are wanted; otherwise nothing that could be a label is looked at.
+        part: ``train``, ``validation`` or ``test``, where the place has such a level; ignored where it has none.
+        format: One of `FORMATS`, where the path does not tell.
+        root: Folder to which the paths in a list or table relate; by default found from where the file lies.
+    """
+    origin = Path(path).expanduser()
+    if not origin.exists():
+        raise UserError(f"{origin}: not found; {EXPECTED}")
+    if format is not None and format not in FORMATS:
+        raise UserError(f"--format {format}: unknown; choose one of {', '.join(FORMATS)}")
+    module, _, function = FORMATS[format or recognise(origin)].partition(":")
+    opener = cast(Opener, getattr(importlib.import_module(module), function))
+    listing = opener(origin, labelled=labelled, root=root)
+    return listing if part is None else take_part(listing, part)
+
+
+def take_part(listing: Listing, part: str) -> Listing:
+    """Return one part of a listing that has parts; any other as it is."""
+    if listing.parts is None:
+        return listing
+    rows = [row for row, here in enumerate(listing.parts) if here == part]
+    if not rows:
+        there = ", ".join(sorted(set(listing.parts)))
+        raise UserError(f"{listing.origin}: has no {part} part, only {there}; give the folder or file to use itself")
+    return take(listing, rows, f"{listing.origin}: using its {part} part, {len(rows):,} of {len(listing):,} samples")
+
+
+def recognise(path: Path) -> str:
+    """Return the name of the format of what lies at `path`, or ask for it.
+
+    >>> recognise(Path("pictures.tar.gz"))
+    'archive'
+    """
+    if path.is_dir():
+        kinds = sorted(set(_kinds_inside(path)))
+        if len(kinds) > 1:
+            raise UserError(f"{path}: could be read as {' or as '.join(kinds)}; say which with --format")
+        return kinds[0] if kinds else "folder"
+    name = path.name.lower()
+    for suffix, kind in SUFFIXES.items():
+        if name.endswith(suffix):
+            return kind
+    if is_image_name(name):
+        return "image"
+    raise UserError(f"{path}: its name does not tell what it is; {EXPECTED}, or say with --format")
+
+
+def _kinds_inside(folder: Path) -> Iterator[str]:
+    """Yield what a folder could be, from what lies in it and one level below: stop at the first picture there."""
+    try:
+        entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be listed ({error.strerror}); give a folder you may read") from error
+    for entry in entries:
+        stem, _, suffix = entry.name.lower().rpartition(".")
+        if suffix == "parquet":
+            yield "parquet"
+        elif suffix == "txt" and stem in PARTS:
+            yield "list"
+        elif is_image_name(entry.name):
+            yield "folder"
+        elif entry.is_dir() and entry.name.lower() == "data":
+            yield from (k for k in ("parquet",) if any(f.lower().endswith(".parquet") for f in os.listdir(entry)))
