@@ -44,6 +44,12 @@ def image_task(sources: int = 2, classes: int = 3, size: int = 12, side: int = 1
     return Task(tuple(domains), Unlabelled("target", domain("target").x), tuple(f"class-{k}" for k in range(classes)))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Decoded pictures go to a folder of this test run, for subprocesses too."""
+    os.environ["GRAPHMSDA_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def features() -> Task:
     return feature_task()

@@ -1,22 +1,22 @@
-"""Shapes of the networks and where their weights may come from."""
+"""What the networks are and what they make of images."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import urllib.error
-from collections.abc import Callable
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
-from torchvision.models import resnet18
+from torchvision.models import get_model, list_models
 
-from graphmsda.backbones import BACKBONES, build_backbone
+from graphmsda import backbones
+from graphmsda.backbones import BACKBONES, PRETRAINED, build_backbone, torchvision_names
+from graphmsda.engine.fit import fit
 from graphmsda.errors import UserError
 from graphmsda.norm import DomainBatchNorm
+from graphmsda.run import Run
+from tests.conftest import image_task
 
 
 def embed(name: str, shape: tuple[int, ...], **options: object) -> Tensor:
@@ -39,6 +39,11 @@ def embed(name: str, shape: tuple[int, ...], **options: object) -> Tensor:
         ("small", (3, 20, 22), 128),
         ("mlp", (7,), 128),
         ("resnet18", (3, 64, 64), 512),
+        ("alexnet", (3, 63, 63), 4096),
+        ("mobilenet_v3_small", (3, 32, 40), 1024),
+        ("squeezenet1_1", (3, 32, 32), 512),
+        ("regnet_x_400mf", (3, 32, 32), 400),
+        ("shufflenet_v2_x0_5", (3, 32, 32), 1024),
     ],
 )
 def test_embeddings(name: str, shape: tuple[int, ...], features: int) -> None:
@@ -92,140 +97,144 @@ def sentence(*arguments: object, **options: object) -> str:
 def test_names_that_do_not_fit() -> None:
     assert "--backbone: unknown backbone 'vgg'" in sentence("vgg", (3, 32, 32), 2)
     assert "resnet50" in sentence("vgg", (3, 32, 32), 2)
-    for name in ("small", "3conv-2fc", "resnet18"):
+    assert "such as vgg" in sentence("vgg", (3, 32, 32), 2)
+    assert "such as" not in sentence("!", (3, 32, 32), 2)
+    for name in ("small", "3conv-2fc", "resnet18", "vit_b_16"):
         assert f"{name!r} does not read feature vectors" in sentence(name, (5,), 2)
     assert "'mlp' does not read images" in sentence("mlp", (3, 32, 32), 2)
     assert "no pretrained weights for the backbone 'small'" in sentence("small", (3, 32, 32), 2, weights="imagenet")
 
 
-@pytest.fixture(scope="module")
-def pretrained() -> dict[str, Tensor]:
-    torch.manual_seed(1)
-    state = resnet18(weights=None).state_dict()
-    for key, tensor in state.items():
+WIDTHS = {"alexnet": 4096, "resnet18": 512, "resnet50": 2048, "resnet101": 2048}  # Table 1 and its neighbours
+OTHERS = {
+    "convnext_tiny": 768,
+    "densenet121": 1024,
+    "efficientnet_b0": 1280,
+    "efficientnet_v2_s": 1280,
+    "googlenet": 1024,
+    "inception_v3": 2048,
+    "maxvit_t": 512,
+    "mnasnet0_5": 1280,
+    "mobilenet_v2": 1280,
+    "mobilenet_v3_large": 1280,
+    "regnet_y_400mf": 440,
+    "resnext50_32x4d": 2048,
+    "shufflenet_v2_x1_0": 1024,
+    "squeezenet1_0": 512,
+    "swin_t": 768,
+    "swin_v2_t": 768,
+    "vgg11_bn": 4096,
+    "vit_b_16": 768,
+    "wide_resnet50_2": 2048,
+}
+
+
+def check_shapes(name: str, features: int | None = None) -> None:
+    """Build on the meta device, as a run is loaded, and send shapes through."""
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("error")
+        backbone = build_backbone(name, (3, 224, 224), 3)
+        embedding = backbone(torch.empty(4, 3, 224, 224, dtype=torch.uint8), (2, 2), (0, 2))
+    assert embedding.shape == (4, backbone.features)
+    assert features in (None, backbone.features)
+    assert not any(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in backbone.modules())
+    assert all(m.momentum >= 0.01 for m in backbone.modules() if isinstance(m, DomainBatchNorm))
+
+
+@pytest.mark.parametrize(("name", "features"), list((WIDTHS | OTHERS).items()))
+def test_models_of_torchvision(name: str, features: int) -> None:
+    check_shapes(name, features)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(torchvision_names()) - WIDTHS.keys() - OTHERS.keys()))
+def test_all_other_models_of_torchvision(name: str) -> None:
+    check_shapes(name)
+
+
+def test_names_are_torchvisions() -> None:
+    assert set(PRETRAINED) == WIDTHS.keys() <= set(torchvision_names())
+    assert len(torchvision_names()) < len(list_models())  # no detectors, no quantised ones
+
+
+CONVERTED = {
+    "resnet18": "fc",
+    "mobilenet_v3_small": "classifier.3",
+    "efficientnet_b0": "classifier.1",
+    "densenet121": "classifier",
+    "googlenet": "fc",
+}
+HEAVY = {"vgg11_bn": "classifier.6", "swin_t": "head", "convnext_tiny": "classifier.2", "inception_v3": "fc"}
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [*CONVERTED.items(), *(pytest.param(*item, marks=pytest.mark.slow) for item in HEAVY.items())],
+)
+def test_the_embedding_is_what_the_head_would_read(name: str, head: str, tmp_path: Path) -> None:
+    """With the pretrained statistics, before any domain was seen, nothing but the head is gone."""
+    torch.manual_seed(0)
+    options = {"init_weights": False, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}
+    model = get_model(name, weights=None, **options).eval()
+    for key, tensor in model.state_dict().items():
         if "running" in key:
             tensor.uniform_(0.5, 1.5)
-        elif tensor.is_floating_point():
-            tensor += 0.1
-    return state
+    torch.save(model.state_dict(), tmp_path / "a.pth")
+    read: list[Tensor] = []
+    model.get_submodule(head).register_forward_hook(lambda module, inputs, output: read.append(inputs[0]))
+    backbone = build_backbone(name, (3, 80, 80), 3, weights=str(tmp_path / "a.pth")).eval()
+    x = torch.rand(2, 3, 80, 80)
+    with torch.no_grad():
+        model((x - backbone.mean) / backbone.std)
+        embedding = backbone(x, (1, 1), (0, 2))
+    torch.testing.assert_close(embedding, read[0], rtol=1e-3, atol=1e-4)
 
 
-def load(path: Path) -> nn.Module:
-    return build_backbone("resnet18", (3, 64, 64), 3, weights=str(path))
+def test_alexnet_ends_in_the_second_fully_connected_layer() -> None:
+    backbone = build_backbone("alexnet", (3, 64, 64), 2, dropout=0.25)
+    linear = [(m.in_features, m.out_features) for m in backbone.modules() if isinstance(m, nn.Linear)]
+    assert linear == [(9216, 4096), (4096, 4096)]
+    assert [m.p for m in backbone.modules() if isinstance(m, nn.Dropout)] == [0.25, 0.25]
+    assert (backbone(torch.rand(2, 3, 64, 64), (2,), (0,)) >= 0).all()  # the ReLU is in
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_weights_from_a_file(pretrained: dict[str, Tensor], tmp_path: Path, suffix: str, dtype: torch.dtype) -> None:
-    state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in pretrained.items()}
-    path = tmp_path / f"trunk{suffix}"
-    (save_file if suffix == ".safetensors" else torch.save)(state, path)
-    backbone = load(path)
-    assert all(p.dtype == torch.float32 for p in backbone.parameters())
-    own = backbone.state_dict()
-    for key, tensor in state.items():
-        if key.startswith("fc.") or key.endswith("num_batches_tracked"):
-            continue
-        key = key.replace("running_", "initial_") if "running" in key else key
-        assert torch.equal(own[f"body.{key}"], tensor.float()), key
-
-
-def test_weights_without_head_and_counters(pretrained: dict[str, Tensor], tmp_path: Path) -> None:
-    state = {k: v for k, v in pretrained.items() if not k.startswith("fc.") and "num_batches" not in k}
-    torch.save(state, tmp_path / "a.pth")
-    assert torch.equal(load(tmp_path / "a.pth").state_dict()["body.conv1.weight"], state["conv1.weight"])
+@pytest.mark.parametrize(("name", "dropped"), [("vgg11", 1), ("mobilenet_v3_small", 0), ("swin_t", 0), ("vit_b_32", 0)])
+def test_dropout_only_where_the_model_drops_and_never_on_the_embedding(name: str, dropped: int) -> None:
+    with torch.device("meta"):
+        backbone = build_backbone(name, (3, 224, 224), 2, dropout=0.25)
+    assert [m.p for m in backbone.modules() if isinstance(m, nn.Dropout) and m.p] == [0.25] * dropped
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (lambda s: s.pop("layer1.0.conv1.weight"), "lacks layer1.0.conv1.weight;"),
-        (lambda s: [s.pop(k) for k in list(s) if k.startswith("layer4")], "and 22 more"),
-        (lambda s: s.update({"surplus.weight": torch.zeros(1)}), "has unknown surplus.weight"),
-        (lambda s: s.update({"conv1.weight": torch.zeros(2, 3)}), "conv1.weight (2, 3) for (64, 3, 7, 7)"),
-    ],
+    ("name", "side", "fits"),
+    [("alexnet", 62, 63), ("vgg11", 20, 32), ("vit_b_16", 100, 224), ("vit_b_16", 250, 256), ("inception_v3", 70, 75)],
 )
-def test_weights_that_do_not_fit(
-    pretrained: dict[str, Tensor], tmp_path: Path, change: Callable[[dict[str, Tensor]], object], told: str
+def test_images_that_do_not_fit(name: str, side: int, fits: int) -> None:
+    text = sentence(name, (3, side, side), 2)
+    assert f"images of {side} x {side} pixels do not fit {name}" in text
+    assert text.endswith(f"--image-size {fits}")
+
+
+def test_normalisation_is_the_models_own() -> None:
+    for name, mean in (("resnet18", 0.485), ("googlenet", 0.5), ("small", 0.5)):
+        assert round(float(build_backbone(name, (3, 32, 32), 2).mean[0, 0]), 3) == mean
+    entry = backbones.published("efficientnet_v2_l", "imagenet")
+    assert [list(part) for part in backbones._normalisation("efficientnet_v2_l", entry)] == [[0.5] * 3] * 2
+
+
+@pytest.mark.parametrize("name", ["squeezenet1_1", "regnet_x_400mf", pytest.param("swin_v2_t", marks=pytest.mark.slow)])
+def test_a_run_brings_its_normalisation_and_network_back(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = dict(pretrained)
-    change(state)
-    torch.save(state, tmp_path / "a.pth")
-    text = sentence("resnet18", (3, 64, 64), 3, weights=str(tmp_path / "a.pth"))
-    assert told in text
-    assert str(tmp_path / "a.pth") in text
-
-
-class Trap:
-    """Creates a file when unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.path,)
-
-
-def test_a_file_is_never_executed(tmp_path: Path) -> None:
-    touched, path = tmp_path / "touched", tmp_path / "evil.pth"
-    torch.save({"conv1.weight": Trap(touched)}, path)
-    assert f"{path} could not be read as weights" in sentence("resnet18", (3, 64, 64), 3, weights=str(path))
-    path.write_bytes(pickle.dumps(Trap(touched), protocol=2))
-    assert f"{path} could not be read as weights" in sentence("resnet18", (3, 64, 64), 3, weights=str(path))
-    assert not touched.exists()
-    pickle.loads(path.read_bytes())
-    assert touched.exists()  # the trap would have worked
-
-
-@pytest.mark.parametrize("name", ["a.pth", "a.safetensors"])
-@pytest.mark.parametrize("content", [b"", b"not weights at all", b"\x00" * 64])
-def test_damaged_files(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
-    assert name in sentence("resnet18", (3, 64, 64), 3, weights=str(tmp_path / name))
-
-
-def test_files_that_hold_something_else(tmp_path: Path) -> None:
-    torch.save({"state_dict": {"conv1.weight": torch.zeros(1)}}, tmp_path / "a.pth")
-    torch.save([torch.zeros(1)], tmp_path / "b.pth")
-    for name in ("a.pth", "b.pth"):
-        text = sentence("resnet18", (3, 64, 64), 3, weights=str(tmp_path / name))
-        assert "plain table of tensors" in text
-        assert name in text
-    assert "no file nowhere.pth" in sentence("resnet18", (3, 64, 64), 3, weights="nowhere.pth")
-
-
-@pytest.mark.parametrize(
-    "error", [urllib.error.URLError("no route"), TimeoutError("slow"), RuntimeError("invalid hash value")]
-)
-def test_imagenet_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail(*arguments: object, **options: object) -> None:
-        raise error
-
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fail)
-    text = sentence("resnet18", (3, 64, 64), 3, weights="imagenet")
-    assert "weights of resnet18 could not be fetched" in text
-    assert "--weights FILE" in text
-    assert "--weights none" in text
-
-
-def test_imagenet_when_it_can(monkeypatch: pytest.MonkeyPatch, pretrained: dict[str, Tensor]) -> None:
-    asked: list[str] = []
-
-    def give(url: str, *arguments: object, **options: object) -> dict[str, Tensor]:
-        asked.append(url)
-        return pretrained
-
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", give)
-    backbone = build_backbone("resnet18", (3, 64, 64), 3, weights="imagenet")
-    assert len(asked) == 1
-    assert "resnet18" in asked[0]
-    assert torch.equal(backbone.state_dict()["body.conv1.weight"], pretrained["conv1.weight"])
-    torch.testing.assert_close(backbone.mean.flatten(), torch.tensor([0.485, 0.456, 0.406]))
-
-
-def test_real_trunk_at_hand() -> None:
-    """Weights in half precision as they lie in a data folder."""
-    trunk = Path(os.environ.get("GRAPHMSDA_DATA", "")) / "weights" / "resnet18-imagenet-trunk.safetensors"
-    if not trunk.is_file():
-        pytest.skip("GRAPHMSDA_DATA names no folder with weights/resnet18-imagenet-trunk.safetensors")
-    assert embed("resnet18", (3, 64, 64), weights=str(trunk)).dtype == torch.float32
+    task = image_task(side=32, size=4, classes=2, sources=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(backbones, "_normalisation", lambda *_: ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)))
+        fit(
+            task, "source-only", out=tmp_path / "run", backbone=name, weights="none", epochs=1, steps_per_epoch=1,
+            batch_size=2, device="cpu",
+        )  # fmt: skip
+    run = Run.load(tmp_path / "run", device="cpu")
+    torch.testing.assert_close(run.method.backbone.mean.flatten(), torch.tensor([0.1, 0.2, 0.3]))
+    torch.testing.assert_close(run.method.backbone.std.flatten(), torch.tensor([0.4, 0.5, 0.6]))
+    assert all(tensor.device.type == "cpu" for tensor in run.method.state_dict().values())
+    assert torch.isfinite(run.embed(torch.zeros(2, 3, 32, 32, dtype=torch.uint8))).all()

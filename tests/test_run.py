@@ -14,7 +14,6 @@ from PIL import Image
 from torch import Tensor
 
 from graphmsda import Domain, EvalSet, Run, Task, Unlabelled, UserError, fit
-from graphmsda.data.arrays import ArrayListing
 from graphmsda.data.folder import FolderListing
 from graphmsda.data.listing import Decoded
 from tests.conftest import QUICK, feature_task, image_task
@@ -139,16 +138,24 @@ def test_a_stream_reads_one_chunk_at_a_time(run: Run, tmp_path: Path, monkeypatc
 
 def test_evaluation_reads_one_chunk_at_a_time(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
     longest = [0]
-    read = ArrayListing.read
 
-    def counted(self: ArrayListing, indices: Sequence[int], image_size: int | None) -> Decoded:
-        longest[0] = max(longest[0], len(indices))
-        return read(self, indices, image_size)
+    class Counted:
+        """Samples that note how many are asked for at a time, as pictures in a file would be."""
 
-    monkeypatch.setattr(ArrayListing, "read", counted)
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x, self.shape, self.dtype = x, x.shape, x.dtype
+
+        def __len__(self) -> int:
+            return len(self.x)
+
+        def __getitem__(self, rows: slice) -> torch.Tensor:
+            longest[0] = max(longest[0], rows.stop - rows.start)
+            return self.x[rows]
+
     monkeypatch.setattr("graphmsda.run.CHUNK", 4)
     source = feature_task().sources[0]
-    runs["features"].evaluate(EvalSet("test", source.x, source.y))
+    whole = runs["features"].evaluate(EvalSet("test", source.x, source.y))
+    assert runs["features"].evaluate(EvalSet("test", Counted(source.x), source.y)) == whole
     assert longest == [4]
 
 

@@ -7,9 +7,9 @@ with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from http.client import HTTPException
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from graphmsda.errors import UserError
 from graphmsda.norm import Layout, convert_norms
+from graphmsda.weights import fetch, load_trunk, published, read_state
 
 SMALLEST = 8  # pixels a side: below that nothing is left after pooling
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -40,6 +41,7 @@ class Backbone(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.notes: list[str] = []  # what its user should know about where its weights came from
 
     def forward(
         self, x: Tensor, sizes: Sequence[int], domains: Sequence[int], totals: Sequence[int] | None = None
@@ -116,7 +118,10 @@ BACKBONES: dict[str, Callable[[Sequence[int], float], tuple[nn.Module, int]]] = 
     "3conv-2fc": three_conv_two_fc,
     "mlp": mlp,
 }
-RESNETS = ("resnet18", "resnet50", "resnet101")
+# The paper's other networks come from torchvision, as does any other of its classification models by its name there.
+PRETRAINED = ("alexnet", "resnet18", "resnet50", "resnet101")
+LARGEST_SOUGHT = 512  # pixels a side: up to there a size that fits is looked for when the one given does not
+LEAST_MOMENTUM = 0.01  # of batch norms: with MNASNet's 3e-4 a domain's statistics would lag behind a whole run
 
 
 def build_backbone(
@@ -125,88 +130,134 @@ def build_backbone(
     """Build a backbone by name for samples of `shape`, ``(3, H, W)`` or ``(F,)``, of `domains` domains.
 
     Args:
-        name: One of `BACKBONES` or `RESNETS`.
+        name: One of `BACKBONES` or the name of a classification model of torchvision.
         shape: Shape of one sample.
         domains: Number of domains, the target included.
-        dropout: Dropout probability inside the network (ResNets have none).
-        weights: ``none``, ``imagenet`` or a ``.safetensors`` / ``.pth`` file, for ResNets.
+        dropout: Dropout probability inside the network, where it has dropout.
+        weights: For torchvision's models: ``none``, ``imagenet``, a name such as ``IMAGENET1K_V1`` that torchvision
+            gives one of its sets of weights, or a ``.safetensors`` / ``.pth`` file.
     """
-    if name not in (*BACKBONES, *RESNETS):
-        raise UserError(
-            f"--backbone: unknown backbone {name!r}; choose one of auto, {', '.join((*BACKBONES, *RESNETS))}"
-        )
+    if name not in BACKBONES and name not in torchvision_names():
+        raise UserError(f"--backbone: unknown backbone {name!r}; choose one of {_choices(name)}")
     if (len(shape) == 3) == (name == "mlp"):
         kind = "images" if len(shape) == 3 else "feature vectors"
         raise UserError(f"--backbone: {name!r} does not read {kind}; leave --backbone at auto")
     if len(shape) == 3 and min(shape[1:]) < SMALLEST:
         raise UserError(f"images of {shape[1]} x {shape[2]} pixels are too small; give --image-size {SMALLEST} or more")
-    if name in RESNETS:
-        body, features = _resnet(name, weights)
-        return Backbone(body, features, domains, IMAGENET_MEAN, IMAGENET_STD)
+    if name not in BACKBONES:
+        return _from_torchvision(name, shape, domains, dropout, weights)
     if weights != "none":
         raise UserError(f"--weights: there are no pretrained weights for the backbone {name!r}; use --weights none")
     body, features = BACKBONES[name](shape, dropout)
     return Backbone(body, features, domains, (0.5,) * 3, (0.5,) * 3)
 
 
-def _resnet(name: str, weights: str) -> tuple[nn.Module, int]:
+def torchvision_names() -> list[str]:
+    """Return the names of torchvision's classification models."""
+    from torchvision import models
+
+    return [str(name) for name in models.list_models(module=models)]
+
+
+def _choices(name: str) -> str:
+    close = difflib.get_close_matches(name, torchvision_names(), n=3)
+    like = f" such as {', '.join(close)}" if close else ""
+    return f"auto, {', '.join((*BACKBONES, *PRETRAINED))} or any classification model of torchvision{like}"
+
+
+def _from_torchvision(name: str, shape: Sequence[int], domains: int, dropout: float, weights: str) -> Backbone:
+    features = _embedding_size(name, shape)
+    body = _create(name, shape)
+    head = _cut_head(body)
+    for module in body.modules():
+        if isinstance(module, nn.Dropout) and module.p > 0:  # transformers hold many that are off and stay so
+            module.p = dropout
+        elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            module.momentum = max(module.momentum or 0.1, LEAST_MOMENTUM)
+    entry = published(name, weights)
+    notes = []
+    if weights != "none":
+        state = read_state(Path(weights)) if entry is None else fetch(name, entry)
+        _check_image_size(name, shape, state, weights)
+        notes = [f"{name} starts from {weights if entry is None else f'torchvision {entry}'}"]
+        notes += load_trunk(body, head, state, weights)
+    backbone = Backbone(body, features, domains, *_normalisation(name, entry or published(name, "imagenet")))
+    backbone.notes = notes
+    return backbone
+
+
+def _create(name: str, shape: Sequence[int]) -> nn.Module:
+    """Return torchvision's model with random weights, without auxiliary outputs, for images of this shape."""
     from torchvision.models import get_model
 
-    body = get_model(name, weights=None)
-    features = int(body.fc.in_features)
-    body.fc = nn.Identity()
-    if weights != "none":
-        _load_trunk(body, _imagenet(name) if weights == "imagenet" else _read_weights(Path(weights)), weights)
-    return body, features
-
-
-def _imagenet(name: str) -> dict[str, Tensor]:
-    from torchvision.models import get_model_weights
-
+    options: dict[str, Any] = {}
+    if name in ("googlenet", "inception_v3"):
+        options = {"aux_logits": False, "init_weights": True}
+    elif name.startswith("vit_"):
+        options = {"image_size": shape[1]}
+    elif name.startswith("maxvit_"):
+        options = {"input_size": tuple(shape[1:])}
     try:
-        state: dict[str, Tensor] = get_model_weights(name)["IMAGENET1K_V1"].get_state_dict(
-            progress=False, check_hash=True
-        )
-    except (OSError, RuntimeError, HTTPException) as error:
+        body: nn.Module = get_model(name, weights=None, **options)
+    except NotImplementedError:  # a RegNet computes its plan with tensors, of which the meta device holds none
+        with torch.device("cpu"):
+            body = get_model(name, weights=None, **options)
+    return body
+
+
+def _cut_head(body: nn.Module) -> str:
+    """Replace the layer that tells classes, and dropout right before it, by nothing; return that layer's name.
+
+    What is left ends in the embedding, on which methods take distances: it is never dropped out itself.
+    """
+    classes = 1000  # of ImageNet: what torchvision's models tell apart unless asked otherwise
+    layers = {name: module for name, module in body.named_modules() if not list(module.children())}
+    telling = [k for k, m in layers.items() if isinstance(m, nn.Linear | nn.Conv2d) and m.weight.shape[0] == classes]
+    head: str = telling[-1]
+    before = list(layers)[list(layers).index(head) - 1]
+    for name in (head, before) if isinstance(layers[before], nn.Dropout) else (head,):
+        parent, _, child = name.rpartition(".")
+        setattr(body.get_submodule(parent), child, nn.Identity())
+    return head
+
+
+def _embedding_size(name: str, shape: Sequence[int]) -> int:
+    """Return the size of the embedding of images of this shape, found by sending shapes alone through the network."""
+    size = _try_size(name, *shape[1:])
+    if size is not None:
+        return size
+    least = max(*shape[1:], *published(name, "imagenet").meta["min_size"])  # as torchvision states it
+    larger = (side for side in range(least, LARGEST_SOUGHT + 1) if _try_size(name, side, side) is not None)
+    fitting = next(larger, None)
+    advice = "choose another --backbone" if fitting is None else f"give --image-size {fitting}"
+    raise UserError(f"--backbone: images of {shape[1]} x {shape[2]} pixels do not fit {name}; {advice}")
+
+
+def _try_size(name: str, height: int, width: int) -> int | None:
+    with suppress(RuntimeError, ValueError, AssertionError), torch.device("meta"), torch.no_grad():
+        body = _create(name, (3, height, width))
+        _cut_head(body)
+        return int(body.to("meta").eval()(torch.zeros(1, 3, height, width)).shape[1])
+    return None
+
+
+def _check_image_size(name: str, shape: Sequence[int], state: Mapping[str, Tensor], weights: str) -> None:
+    """Refuse weights of a vision transformer for images of another size: it learns a vector for each place."""
+    places = state.get("encoder.pos_embedding")
+    patch = state.get("conv_proj.weight")
+    if places is None or patch is None or places.ndim != 3 or not name.startswith("vit_"):
+        return
+    side = round((places.shape[1] - 1) ** 0.5) * patch.shape[-1]
+    if side != shape[1]:
         raise UserError(
-            f"--weights imagenet: the weights of {name} could not be fetched ({error}); "
-            "give a file you have with --weights FILE, or train from scratch with --weights none"
-        ) from error
-    return state
+            f"--weights {weights}: these weights of {name} are for images of {side} x {side} pixels, not {shape[1]} x "
+            f"{shape[2]}; give --image-size {side}"
+        )
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise UserError(f"--weights: no file {path}; give a .safetensors or .pth file, imagenet or none")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"--weights: {path} could not be read as weights ({reason})") from error
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise UserError(f"--weights: {path} does not hold a plain table of tensors; save a state_dict")
-    return state
-
-
-def _load_trunk(body: nn.Module, state: dict[str, Tensor], origin: str) -> None:
-    """Load a trunk; the classifier head is not needed and counters of batches may be absent."""
-    own = body.state_dict()
-    state = {k: v for k, v in state.items() if not k.startswith("fc.")}
-    missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
-    extra = [k for k in state if k not in own]
-    wrong = [
-        f"{k} {tuple(v.shape)} for {tuple(own[k].shape)}"
-        for k, v in state.items()
-        if k in own and v.shape != own[k].shape
-    ]
-    for what, keys in (("lacks", missing), ("has unknown", extra), ("has ill-shaped", wrong)):
-        if keys:
-            raise UserError(
-                f"--weights {origin}: the file {what} {', '.join(keys[:3])}"
-                f"{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}; it does not fit this backbone"
-            )
-    body.load_state_dict({k: v.to(own[k].dtype) for k, v in state.items()}, strict=False)
+def _normalisation(name: str, entry: Any) -> tuple[Sequence[float], Sequence[float]]:
+    """Return mean and standard deviation of the input that a model's published weights were trained with."""
+    if name in ("googlenet", "inception_v3"):  # torchvision turns its usual normalisation into this one inside them
+        return (0.5,) * 3, (0.5,) * 3
+    transforms = entry.transforms()
+    return getattr(transforms, "mean", IMAGENET_MEAN), getattr(transforms, "std", IMAGENET_STD)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from graphmsda import __version__
+from graphmsda import __version__, data_commands
 from graphmsda.errors import UserError
 
 
@@ -60,12 +60,15 @@ def build_parser() -> Parser:
 
     fit = commands.add_parser("fit", help="train a model on labelled sources and an unlabelled target")
     data = fit.add_argument_group("data")
-    data.add_argument("--sources", nargs="+", metavar="DIR", help="labelled domains: class/image folders or .npz files")
-    data.add_argument("--target", metavar="DIR", help="unlabelled images, or an .npz; class folders in it are ignored")
-    data.add_argument("--task", metavar="NAME", help="an embedded task instead, e.g. demo:neon")
     data.add_argument(
-        "--image-size", type=int, metavar="N", help="side of the images (default: 32 for small, else 224)"
+        "--sources", nargs="+", metavar="PATH",
+        help="labelled domains: class/image folders, archives of them, list files, .npz, .mat, .parquet or .csv",
+    )  # fmt: skip
+    data.add_argument("--target", metavar="PATH", help="unlabelled samples; class folders and labels are not looked at")
+    data.add_argument(
+        "--task", metavar="NAME", help="a benchmark and its target instead, e.g. digits-five:mm, demo:neon"
     )
+    add_loading(data)
     fit.add_argument("--config", type=Path, metavar="FILE", help="a run's config.yaml to take data and settings from")
     fit.add_argument("--out", type=Path, required=True, metavar="DIR", help="run directory; the same one resumes")
     fit.add_argument("--extend", action="store_true", help="go on to more epochs than the run was begun with")
@@ -75,7 +78,10 @@ def build_parser() -> Parser:
 
     evaluate = commands.add_parser("evaluate", help="compare a model's predictions with labels")
     evaluate.add_argument("run", type=Path, help="run directory")
-    evaluate.add_argument("--data", metavar="DIR", help="labelled data (default: the test part of an embedded task)")
+    evaluate.add_argument(
+        "--data", metavar="PATH", help="labelled data (default: the test part of a benchmark's target)"
+    )
+    add_loading(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print JSON; accuracies are fractions")
     evaluate.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     evaluate.set_defaults(command=command_evaluate)
@@ -87,10 +93,30 @@ def build_parser() -> Parser:
     predict.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     predict.set_defaults(command=command_predict)
 
+    data_commands.add_parsers(commands.add_parser("data", help="benchmarks, checks of your data, the cache"), Parser)
+
     methods = commands.add_parser("methods", help="what methods there are, with citation and hyper-parameters")
     methods.add_argument("name", nargs="?", help="one of them, in full")
     methods.set_defaults(command=command_methods)
     return parser
+
+
+LOADING = ("image_size", "classes", "format", "root", "cache", "data_root", "variant")
+
+
+def add_loading(group: Any) -> None:
+    """Add the flags that say how data are read."""
+    group.add_argument(
+        "--image-size", type=int, metavar="N", help="side of the images (default: 32 for small, else 224)"
+    )
+    group.add_argument("--classes", choices=("error", "common", "union"), help="when sources lack classes others have")
+    group.add_argument(
+        "--format", metavar="NAME", help="folder, archive, list, npz, mat, parquet or csv (default: by name)"
+    )
+    group.add_argument("--root", type=Path, metavar="DIR", help="folder to which the paths in a list file relate")
+    group.add_argument("--cache", metavar="DIR", help="where decoded pictures are kept (default: ~/.cache/graphmsda)")
+    group.add_argument("--data-root", metavar="DIR", help="where benchmarks lie (default: $GRAPHMSDA_DATA)")
+    group.add_argument("--variant", metavar="NAME", help="variant of a benchmark; `graphmsda data list` names them")
 
 
 def add_settings(group: Any) -> None:
@@ -142,58 +168,74 @@ def given_settings(given: argparse.Namespace) -> dict[str, Any]:
 
 def command_fit(given: argparse.Namespace) -> None:
     """Train, and say where the model lies and what to type next."""
-    from graphmsda.data.task import find_task, load_task_report
+    from graphmsda.data.named import find_task
+    from graphmsda.data.task import load_task_report
     from graphmsda.engine.fit import fit
     from graphmsda.engine.settings import read_recipe
 
-    evaluation = None
     if given.config is not None and not (given.task or given.sources or given.target):
         data = read_recipe(given.config)[0]
         given.task, given.sources, given.target = data.get("task"), data.get("sources"), data.get("target")
-        given.image_size = given.image_size or data.get("image_size")
+        for name, value in (data.get("reading") or {}).items():
+            setattr(given, name, getattr(given, name, None) or value)
+    settings = given_settings(given)
+    reading = {name: getattr(given, name) for name in LOADING if getattr(given, name) is not None}
+    origin: dict[str, Any] = {"reading": {name: str(v) if isinstance(v, Path) else v for name, v in reading.items()}}
+    root, variant = reading.pop("data_root", None), reading.pop("variant", None)
+    named = None
     if given.task is not None:
         if given.sources or given.target:
             raise UserError("--task was given with --sources or --target; give either a task or your own folders")
-        task, evaluation = find_task(given.task)
-        origin: dict[str, Any] = {"task": given.task}
+        named = find_task(given.task, root=root, variant=variant, progress=True, **reading)
+        task, remarks = named.task, named.notes
+        origin |= named.record
+        if settings.get("backbone", "auto") == "auto":
+            settings["backbone"] = named.backbone
     elif given.sources and given.target:
-        task, remarks = load_task_report(given.sources, given.target, image_size=given.image_size, progress=True)
-        for remark in remarks:
-            print(f"graphmsda: {remark}", file=sys.stderr)
-        origin = {"sources": [str(Path(s)) for s in given.sources], "target": str(Path(given.target))}
-        if given.image_size is not None:
-            origin["image_size"] = given.image_size
+        task, remarks = load_task_report(given.sources, given.target, progress=True, **reading)
+        origin |= {"sources": [str(Path(s)) for s in given.sources], "target": str(Path(given.target))}
     else:
-        raise UserError("no data: give --sources DIR DIR ... and --target DIR, or --task NAME such as demo:neon")
-    run = fit(task, out=given.out, extend=given.extend, progress=True, origin=origin, **given_settings(given))
+        raise UserError("no data: give --sources PATH PATH ... and --target PATH, or --task NAME such as demo:neon")
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        for remark in dict.fromkeys(remarks):
+            print(f"graphmsda: {remark}", file=sys.stderr)
+    run = fit(task, out=given.out, extend=given.extend, progress=True, origin=origin, **settings)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return
     about = run.about
     print(f"{about['method']} on {about['backbone']}: {' + '.join(run.domains[:-1])} -> {run.domains[-1]}, "
           f"{len(run.classes)} classes, {about['steps']} steps")  # fmt: skip
-    if evaluation is not None:
-        result = run.evaluate(evaluation)
-        print(f"accuracy on the target's test part: {100 * result.accuracy:.1f} % of {len(evaluation.y)} images")
+    if named is not None:
+        for name, part in named.validation.items():
+            print(f"accuracy on the held-out part of source {name}: "
+                  f"{100 * run.evaluate(part, domain=name).accuracy:.1f} % of {len(part.y):,} images")  # fmt: skip
+        result = run.evaluate(named.test)
+        print(f"accuracy on the target's test part: {100 * result.accuracy:.1f} % of {len(named.test.y):,} images")
     print(f"the run lies in {given.out}; next:")
-    if evaluation is None:
+    if named is None:
         print(f"  graphmsda evaluate {given.out} --data LABELLED-FOLDER")
     print(f"  graphmsda predict {given.out} NEW-IMAGES --out predictions.csv")
 
 
 def command_evaluate(given: argparse.Namespace) -> None:
     """Print accuracy, per class and confusion."""
-    from graphmsda.data.task import find_task
+    from graphmsda.data.named import find_test
     from graphmsda.run import Run
     from graphmsda.tables import evaluation_json, evaluation_table
 
     run = Run.load(given.run, device=given.device)
+    about = run.about["data"]
     if given.data is not None:
-        result = run.evaluate(given.data)
-    elif "task" in run.about["data"]:
-        result = run.evaluate(find_task(run.about["data"]["task"])[1])
+        result = run.evaluate(given.data, format=given.format, root=given.root)
+    elif "task" in about:
+        then = about.get("reading") or {}
+        root, variant, cache = (getattr(given, name) or then.get(name) for name in ("data_root", "variant", "cache"))
+        options = {"root": root, "variant": variant or about.get("variant"), "cache": cache}
+        test = find_test(about["task"], run.classes, image_size=run.image_size, progress=True, **options)
+        result = run.evaluate(test)
     else:
         raise UserError(
-            "no labelled data to evaluate on; give --data DIR in the class/image layout, or an .npz with x, y"
+            "no labelled data to evaluate on; give --data PATH: a class/image folder or anything else with labels"
         )
     print(evaluation_json(result) if given.json else evaluation_table(result))
 

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,9 +18,28 @@ from torch import Tensor
 from graphmsda.errors import UserError
 
 
+class Samples(Protocol):
+    """The samples of a domain: a tensor, in memory or mapped from a file, or pictures that are decoded when asked for.
+
+    The latter are `graphmsda.data.encoded.Encoded`; both are indexed by slices and by index tensors.
+    """
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """``(N, 3, H, W)`` for images, ``(N, F)`` for feature vectors."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """``uint8`` for images, floating-point for feature vectors."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class Domain:
-    """A labelled domain held in memory.
+    """A labelled domain.
 
     Attributes:
         name: What people call it.
@@ -28,7 +48,7 @@ class Domain:
     """
 
     name: str
-    x: Tensor
+    x: Samples
     y: Tensor
 
     def __post_init__(self) -> None:
@@ -49,7 +69,7 @@ class Unlabelled:
     """A domain without labels: ``x`` as in `Domain`, and nowhere to put a label."""
 
     name: str
-    x: Tensor
+    x: Samples
 
     def __post_init__(self) -> None:
         _check_inputs(self.name, self.x)
@@ -60,7 +80,7 @@ class EvalSet:
     """Labelled samples for measuring a finished model; training code does not accept this type."""
 
     name: str
-    x: Tensor
+    x: Samples
     y: Tensor
 
 
@@ -77,12 +97,12 @@ class Task:
             raise UserError("a task has no source domain; give at least one labelled source")
         if len(self.classes) < 2:
             raise UserError(f"a task has {len(self.classes)} class; give at least two classes to tell apart")
-        shape = self.target.x.shape[1:]
+        shape = tuple(self.target.x.shape[1:])
         for domain in self.sources:
-            if domain.x.shape[1:] != shape or domain.x.dtype != self.target.x.dtype:
+            if tuple(domain.x.shape[1:]) != shape or domain.x.dtype != self.target.x.dtype:
                 raise UserError(
                     f"source {domain.name!r} holds {domain.x.dtype} samples of shape {tuple(domain.x.shape[1:])} and "
-                    f"the target {self.target.x.dtype} of {tuple(shape)}; all domains of a task need the same"
+                    f"the target {self.target.x.dtype} of {shape}; all domains of a task need the same"
                 )
             if int(domain.y.min()) < 0 or int(domain.y.max()) >= len(self.classes):
                 raise UserError(
@@ -91,11 +111,11 @@ class Task:
                 )
 
     @classmethod
-    def load(cls, sources: Sequence[str | Path], target: str | Path, *, image_size: int | None = None) -> Task:
-        """Read a task from folders or ``.npz`` files; see `graphmsda.data.task.load_task`."""
+    def load(cls, sources: Sequence[str | Path], target: str | Path, **options: Any) -> Task:
+        """Read a task from folders, archives, lists, tables or arrays; see `graphmsda.data.task.load_task`."""
         from graphmsda.data.task import load_task
 
-        return load_task(sources, target, image_size=image_size)
+        return load_task(sources, target, **options)
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -105,7 +125,7 @@ class Task:
     @property
     def is_images(self) -> bool:
         """Whether the samples are images rather than feature vectors."""
-        return self.target.x.ndim == 4
+        return len(self.target.x.shape) == 4
 
     def fingerprint(self) -> str:
         """Return a short hash of everything training sees, by which a resumed run knows its data.
@@ -116,11 +136,9 @@ class Task:
         >>> a.fingerprint() == a.fingerprint(), a.fingerprint() == b.fingerprint()
         (True, False)
         """
-        digest = hashlib.blake2b(repr((self.domains, self.classes)).encode(), digest_size=12)
-        for tensor in (*(t for source in self.sources for t in (source.x, source.y)), self.target.x):
-            digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
-            digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        contents = [content for source in self.sources for content in (_digest(source.x), _digest(source.y))]
+        about = repr((self.domains, self.classes, contents, _digest(self.target.x)))
+        return hashlib.blake2b(about.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -148,9 +166,19 @@ class Batch:
     generator: torch.Generator
 
 
-def _check_inputs(name: str, x: Tensor) -> None:
-    images = x.ndim == 4 and x.shape[1] == 3 and x.dtype == torch.uint8
-    features = x.ndim == 2 and x.is_floating_point()
+def _digest(x: Samples) -> str:
+    """Return a hash of samples: what pictures in a file say of themselves, or of type, shape and all the bytes."""
+    if not isinstance(x, Tensor):
+        return str(getattr(x, "digest"))  # noqa: B009 - only samples that are no tensors have one
+    digest = hashlib.blake2b(repr((x.dtype, tuple(x.shape))).encode(), digest_size=12)
+    for part in torch.split(x, 4096):  # contiguous copies of a part at most
+        digest.update(part.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _check_inputs(name: str, x: Samples) -> None:
+    images = len(x.shape) == 4 and x.shape[1] == 3 and x.dtype == torch.uint8
+    features = len(x.shape) == 2 and x.dtype.is_floating_point
     if not (images or features):
         raise UserError(
             f"domain {name!r}: samples are {x.dtype} of shape {tuple(x.shape)}; "

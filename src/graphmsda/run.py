@@ -143,39 +143,49 @@ class Run:
         for listing in self._listings(data):
             yield from self._stream_listing(listing)
 
-    def evaluate(self, data: str | Path | EvalSet) -> Evaluation:
-        """Compare predictions with the labels of a labelled folder, ``.npz`` or `EvalSet`."""
-        from graphmsda.data.arrays import listing_of_arrays
+    def evaluate(
+        self,
+        data: str | Path | EvalSet,
+        *,
+        domain: str | None = None,
+        format: str | None = None,
+        root: Path | None = None,
+    ) -> Evaluation:
+        """Compare predictions with labels.
+
+        Args:
+            data: Labelled data by path (where it has a test part, that), or an `EvalSet`.
+            domain: The source whose batch statistics read the samples, where they are its own; default: the target's.
+            format: What lies at the path, where that does not tell.
+            root: Folder to which the paths of a list file relate.
+        """
+        from graphmsda.data.classes import evaluation_indices
         from graphmsda.data.formats import open_listing
 
-        listing: Listing
+        number = self._domain_number(domain)
+        confusion = torch.zeros(len(self.classes), len(self.classes), dtype=torch.int64)
         if isinstance(data, EvalSet):
             if data.y.shape != (len(data.x),) or int(data.y.min()) < 0 or int(data.y.max()) >= len(self.classes):
                 raise UserError(
                     f"{data.name}: labels do not fit its {len(data.x)} samples; "
                     f"give one class index from 0 to {len(self.classes) - 1} for each"
                 )
-            names = [self.classes[int(i)] for i in data.y]
-            listing = listing_of_arrays(data.x, names, name=data.name)
-        else:
-            listing = open_listing(data, labelled=True)
-        truth = listing.labels or ()
-        foreign = sorted(set(truth) - set(self.classes))
-        if foreign:
-            raise UserError(
-                f"{listing.origin}: classes {', '.join(foreign[:5])} are unknown to this model; "
-                f"it knows {', '.join(self.classes[:20])}; rename or remove these"
-            )
-        index = {name: number for number, name in enumerate(self.classes)}
-        confusion = torch.zeros(len(self.classes), len(self.classes), dtype=torch.int64)
+            self._check_shape(data.name, data.x.shape[1:])
+            for begin in range(0, len(data.x), CHUNK):
+                predicted = self._predict(data.x[begin : begin + CHUNK], number)
+                confusion += _count(data.y[begin : begin + CHUNK], predicted.argmax(1), len(self.classes))
+            return _evaluation(confusion, self.classes, {})
+        listing = open_listing(data, labelled=True, part="test", format=format, root=root)
+        truth = torch.tensor(evaluation_indices(listing.labels or (), self.classes, listing.origin))
+        index = {name: place for place, name in enumerate(self.classes)}
         unreadable: dict[str, str] = {}
         place = 0
-        for part in self._stream_listing(listing):
+        for part in self._stream_listing(listing, number):
             for item, label, error in zip(part.items, part.labels, part.errors, strict=True):
                 if label is None:
                     unreadable[item] = error or ""
                 else:
-                    confusion[index[truth[place]], index[label]] += 1
+                    confusion[truth[place], index[label]] += 1
                 place += 1
         if confusion.sum() == 0:
             raise UserError(f"{listing.origin}: none of {len(listing)} samples could be read; nothing to evaluate")
@@ -198,22 +208,34 @@ class Run:
         return [open_listing(path, labelled=False) for path in data]
 
     @torch.inference_mode()
-    def _stream_listing(self, listing: Listing) -> Iterator[Predictions]:
+    def _predict(self, x: Tensor, domain: int) -> Tensor:
+        return self.method.predict(self.method.embed(x.to(self.device), domain)).cpu()
+
+    def _domain_number(self, name: str | None) -> int:
+        if name is not None and name not in self.domains:
+            raise UserError(f"this run has no domain {name!r}; it has {', '.join(self.domains)}")
+        return -1 if name is None else self.domains.index(name)
+
+    def _check_shape(self, origin: str, shape: Sequence[int]) -> None:
+        if list(shape) != self.about["shape"]:
+            raise UserError(
+                f"{origin}: samples have shape {tuple(shape)}; this model reads {tuple(self.about['shape'])}"
+            )
+
+    @torch.inference_mode()
+    def _stream_listing(self, listing: Listing, domain: int = -1) -> Iterator[Predictions]:
         names = listing.item_names
         for begin in range(0, len(listing), CHUNK):
             rows = range(begin, min(begin + CHUNK, len(listing)))
             decoded = listing.read(rows, self.image_size)
-            if len(decoded.kept) and list(decoded.x.shape[1:]) != self.about["shape"]:
-                raise UserError(
-                    f"{listing.origin}: samples have shape {tuple(decoded.x.shape[1:])}; "
-                    f"this model reads {tuple(self.about['shape'])}"
-                )
+            if decoded.kept:
+                self._check_shape(str(listing.origin), decoded.x.shape[1:])
             probabilities = torch.full((len(rows), len(self.classes)), torch.nan)
             labels: list[str | None] = [None] * len(rows)
             nearest: list[str | None] = [None] * len(rows)
             errors: list[str | None] = [None] * len(rows)
             if decoded.kept:
-                embedding = self.method.embed(decoded.x.to(self.device))
+                embedding = self.method.embed(decoded.x.to(self.device), domain)
                 probabilities[decoded.kept] = self.method.predict(embedding).exp().float().cpu()
                 closest = self.method.source_scores(embedding).argmax(1).tolist()
                 for place, best, source in zip(
@@ -237,6 +259,11 @@ def _read_about(file: Path) -> dict[str, Any]:
     if about.get("format") != 1:
         raise UserError(f"{file} has format {about.get('format')}; this version reads 1; upgrade graphmsda")
     return about
+
+
+def _count(truth: Tensor, predicted: Tensor, classes: int) -> Tensor:
+    """Return how often each class was taken for each: ``(K, K)``, true classes down."""
+    return torch.bincount(truth * classes + predicted, minlength=classes**2).reshape(classes, classes)
 
 
 def _evaluation(confusion: Tensor, classes: tuple[str, ...], unreadable: dict[str, str]) -> Evaluation:

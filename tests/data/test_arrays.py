@@ -1,10 +1,11 @@
+import io
 import zipfile
 
 import numpy as np
 import pytest
 import torch
 
-from graphmsda.data.arrays import listing_of_arrays
+from graphmsda.data.arrays import listing_of_arrays, pair_keys
 from graphmsda.data.formats import open_listing
 from graphmsda.data.listing import choose_image_size
 from graphmsda.errors import UserError
@@ -84,7 +85,7 @@ FEATURES = np.zeros((2, 3))
         ({}, ["no array named 'x'", "found: nothing"]),
         ({"x": FEATURES, "labels": [0, 1]}, ["no array named 'y'", "found: x, labels"]),
         ({"x": np.array([object()]), "y": [0]}, ["'x' holds Python objects", "numbers"]),
-        ({"x": np.zeros((2, 8, 8, 3)), "y": [0, 1]}, ["x is float64 of shape (2, 8, 8, 3)", "uint8 images"]),
+        ({"x": np.zeros((2, 8, 8, 3)), "y": [0, 1]}, ["x is float64 of shape (2, 8, 8, 3)", "uint8 images", "255 * x"]),
         ({"x": np.zeros((2, 3), int), "y": [0, 1]}, ["x is int64 of shape (2, 3)", "floating-point features"]),
         ({"x": np.zeros((2, 3, 8, 8), np.uint8), "y": [0, 1]}, ["8 channels", "move the channels last"]),
         ({"x": np.zeros((2, 8, 8, 4), np.uint8), "y": [0, 1]}, ["4 channels", "(N, H, W, 1 or 3)"]),
@@ -93,7 +94,13 @@ FEATURES = np.zeros((2, 3))
         ({"x": np.array([[0.0], [np.nan], [np.inf]]), "y": [0, 1, 1]}, ["2 of 3 rows", "first: row 1"]),
         ({"x": np.array([[1e300], [0.0]]), "y": [0, 1]}, ["1 of 2 rows", "not finite in 32 bits"]),
         ({"x": FEATURES, "y": [0, 1, 2]}, ["2 samples in x but 3 labels in y"]),
-        ({"x": FEATURES, "y": [[0], [1]]}, ["y is int64 of shape (2, 1)"]),
+        ({"x": FEATURES, "y": [[0, 1], [1, 0]]}, ["y is int64 of shape (2, 2)"]),
+        ({"x_train": FEATURES, "y_test": [0, 1]}, ["no array named 'y_train'", "found: x_train, y_test"]),
+        (
+            {"x_train": FEATURES, "y_train": [0, 1], "x_test": np.zeros((2, 4)), "y_test": [0, 1]},
+            ["shape (3,) in its train part but (4,) in its test part"],
+        ),
+        ({"x_train": FEATURES, "y_train": [0]}, ["2 samples in x_train but 1 labels in y_train"]),
         ({"x": FEATURES, "y": [0.5, 1.0]}, ["y is float64 of shape (2,)", "integer or string"]),
     ],
 )
@@ -142,3 +149,79 @@ def test_arrays_in_memory_may_have_their_channels_first_or_last():
         assert listing.item_names == ["memory[0]", "memory[1]"]
     with pytest.raises(UserError, match="memory: x is int64"):
         listing_of_arrays(np.zeros((2, 3), int), None, name="memory")
+
+
+def test_parts(tmp_path):
+    arrays = {
+        "x_test": np.full((2, 4, 4), 7, np.uint8), "y_test": [1, 0],
+        "x_train": np.full((3, 4, 4, 1), 9, np.uint8), "y_train": [[0], [1], [1]],
+        "x_val": np.full((1, 4, 4, 3), 8, np.uint8), "y_val": [0],
+    }  # fmt: skip
+    path = save(tmp_path / "x.npz", **arrays)
+    listing = open_listing(path, labelled=True)
+    assert listing.parts == ("train",) * 3 + ("validation",) + ("test",) * 2
+    assert listing.labels == ("0", "1", "1", "0", "1", "0")
+    assert listing.read(range(6), None).x[:, 0, 0, 0].tolist() == [9, 9, 9, 8, 7, 7]
+    train = open_listing(path, labelled=True, part="train")
+    assert (len(train), train.labels) == (3, ("0", "1", "1"))
+    assert open_listing(path, labelled=False).labels is None
+
+
+def test_other_names_of_parts_and_parts_without_labels(tmp_path):
+    x = np.zeros((2, 4, 4), np.uint8)
+    path = save(tmp_path / "x.npz", train_images=x, train_labels=[[0], [1]], test_images=x)
+    listing = open_listing(path, labelled=True)
+    assert listing.parts == ("train", "train")
+    assert listing.notes == (f"{path}: no labels for test_images, which is left out",)
+    assert open_listing(path, labelled=False).parts == ("train", "train", "test", "test")
+
+
+def test_x_and_y_win_over_parts(tmp_path):
+    path = save(tmp_path / "x.npz", x=np.zeros((2, 3)), y=[0, 1], x_test=np.zeros((5, 3)))
+    listing = open_listing(path, labelled=True)
+    assert (len(listing), listing.parts) == (2, None)
+
+
+def test_labels_of_parts_are_not_even_read(tmp_path):
+    path = save(tmp_path / "x.npz", x_train=np.zeros((2, 3)), y_train=np.array([object(), None]))
+    assert open_listing(path, labelled=False).labels is None
+    assert "'y_train' holds Python objects" in error(path)
+
+
+def test_a_column_of_labels(tmp_path):
+    path = save(tmp_path / "x.npz", x=np.zeros((2, 3)), y=[[4], [5]])
+    assert open_listing(path, labelled=True).labels == ("4", "5")
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (["train_32", "test_32", "label_train", "label_test", "train_28"],
+         {"train": ("train_32", "label_train"), "test": ("test_32", "label_test")}),
+        (["trainImages", "trainLabels"], {"train": ("trainImages", "trainLabels")}),
+        (["X", "y"], {None: ("X", "y")}),
+        (["fea", "gnd"], {None: ("fea", "gnd")}),
+        (["validX"], {"validation": ("validX", None)}),
+        (["mean", "std"], {None: (None, None)}),
+        ([], {None: (None, None)}),
+    ],
+)  # fmt: skip
+def test_keys_are_paired_by_their_words(keys, expected):
+    assert pair_keys(keys) == expected
+
+
+def test_declared_sizes_are_not_believed(tmp_path):
+    path = tmp_path / "x.npz"
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (2**50, 4, 4)})
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + bytes(64))
+    assert "cannot be read as .npz" in error(path, labelled=False)
+
+
+def test_what_unfolds_without_end_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, x=np.zeros((1000, 28, 28), np.uint8))
+    assert len(open_listing(path, labelled=False)) == 1000
+    monkeypatch.setattr("graphmsda.data.arrays.most_bytes", lambda path: 50 * path.stat().st_size)
+    assert "'x' unfolds to far more than the file holds" in error(path, labelled=False)

@@ -87,6 +87,96 @@ def test_names_that_are_not_valid_text_can_still_be_printed(tmp_path):
     assert listing.read([0], 4).kept == [0]
 
 
+def test_a_level_of_parts_above_the_classes(tmp_path):
+    for name in ("Train/cat/1.png", "Train/dog/2.png", "test/cat/3.png", "val/dog/deep/4.png"):
+        picture(tmp_path / name)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "README.md").touch()
+    listing = open_listing(tmp_path, labelled=True)
+    assert listing.labels == ("cat", "dog", "cat", "dog")
+    assert listing.parts == ("train", "train", "test", "validation")
+    unlabelled = open_listing(tmp_path, labelled=False)
+    assert (unlabelled.labels, unlabelled.parts) == (None, listing.parts)
+    assert unlabelled.item_names == listing.item_names
+    assert unlabelled.identity() == listing.identity()
+    test = open_listing(tmp_path, labelled=True, part="test")
+    assert (test.labels, test.parts) == (("cat",), ("test",))
+
+
+def test_an_unlabelled_part_may_have_no_classes(tmp_path):
+    picture(tmp_path / "train/1.png")
+    picture(tmp_path / "test/2.png")
+    assert len(open_listing(tmp_path, labelled=False, part="train")) == 1
+    assert f"{tmp_path / 'test'}: its 2 images lie directly in it" in error(tmp_path, labelled=True)
+    picture(tmp_path / "train/cat/1.png")
+    assert "test/2.png lies beside the class folders" in error(tmp_path, labelled=True)
+
+
+@pytest.mark.parametrize("names", [("train", "bus", "car"), ("test", "val"), ("training set", "test")])
+def test_classes_that_sound_like_parts_are_classes(tmp_path, names):
+    for name in names:
+        picture(tmp_path / name / "1.png")
+    listing = open_listing(tmp_path, labelled=True)
+    assert listing.parts is None
+    assert set(listing.labels) == set(names)
+
+
+def test_asking_for_a_part_that_is_not_there(tmp_path):
+    picture(tmp_path / "train/cat/1.png")
+    assert "has no test part, only train" in error(tmp_path, labelled=True, part="test")
+
+
+def test_a_level_called_images_is_passed_over(tmp_path):
+    picture(tmp_path / "amazon/images/back_pack/1.png")
+    picture(tmp_path / "amazon/images/bike/1.png")
+    (tmp_path / "amazon/interest_points").mkdir()
+    assert open_listing(tmp_path / "amazon", labelled=True).labels == ("back_pack", "bike")
+    picture(tmp_path / "both/Images/train/cat/1.png")
+    picture(tmp_path / "both/Images/test/dog/1.png")
+    listing = open_listing(tmp_path / "both", labelled=True)
+    assert (listing.labels, listing.parts) == (("dog", "cat"), ("test", "train"))
+    picture(tmp_path / "kinds/images/1.png")
+    picture(tmp_path / "kinds/logos/1.png")
+    assert open_listing(tmp_path / "kinds", labelled=True).labels == ("images", "logos")
+
+
+def test_a_very_deep_folder(tmp_path, monkeypatch):
+    depth = 1100  # deeper than functions can call themselves
+    monkeypatch.chdir(tmp_path)
+    try:
+        for _ in range(depth):
+            os.mkdir("d")
+            os.chdir("d")
+        Image.new("L", (4, 4)).save("x.png")
+        listing = open_listing(tmp_path, labelled=True)
+        assert listing.labels == ("d",)
+        assert listing.read([0], 4).kept == [0]
+    finally:  # pytest could not remove it
+        os.remove("x.png")
+        for _ in range(depth):
+            os.chdir("..")
+            os.rmdir("d")
+
+
+def test_identity_follows_content_and_place_does_not_matter(tmp_path):
+    path = picture(tmp_path / "a/x/1.png")
+    first = open_listing(tmp_path / "a", labelled=True).identity()
+    os.rename(tmp_path / "a", tmp_path / "b")
+    assert open_listing(tmp_path / "b", labelled=False).identity() == first
+    os.rename(tmp_path / "b", tmp_path / "a")
+    os.utime(path, ns=(1, 1))
+    assert open_listing(tmp_path / "a", labelled=True).identity() != first
+
+
+def test_a_link_in_circles_counts_as_unreadable(tmp_path):
+    picture(tmp_path / "1.png")
+    (tmp_path / "x.png").symlink_to(tmp_path / "x.png")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    decoded = open_listing(tmp_path, labelled=False).read([0, 1], 4)
+    assert decoded.kept == [0]
+    assert decoded.failures == [(1, "a link that leads in circles")]
+
+
 def test_links_are_followed_but_loops_end(tmp_path):
     picture(tmp_path / "elsewhere/cats/1.png")
     root = tmp_path / "root"
@@ -105,8 +195,9 @@ def test_a_link_to_nowhere_counts_as_unreadable(tmp_path):
 
 def test_errors(tmp_path, monkeypatch):
     assert error(tmp_path / "absent", labelled=True).startswith(f"{tmp_path / 'absent'}: not found")
-    (tmp_path / "notes.txt").write_text("x")
-    assert "neither a folder nor a known kind of file" in error(tmp_path / "notes.txt", labelled=False)
+    (tmp_path / "notes.doc").write_text("x")
+    assert "its name does not tell what it is" in error(tmp_path / "notes.doc", labelled=False)
+    assert "not a folder" in error(tmp_path / "notes.doc", labelled=False, format="folder")
     for labelled in (True, False):
         empty = tmp_path / "empty"
         empty.mkdir(exist_ok=True)

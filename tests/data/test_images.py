@@ -1,5 +1,6 @@
 import contextlib
 import io
+import os
 import struct
 import zlib
 
@@ -197,11 +198,12 @@ def test_damaged_in_the_middle(tmp_path):
 
 
 def test_permission_denied(tmp_path, monkeypatch):
-    def refuse(file):
+    def refuse(file, formats):
         raise PermissionError(13, "no")
 
+    path = save(tmp_path / "x.png", gradient())
     monkeypatch.setattr(Image, "open", refuse)
-    assert reason(tmp_path / "x.png") == "permission denied"
+    assert reason(path) == "permission denied"
 
 
 def bomb(width, height):
@@ -218,6 +220,63 @@ def test_decompression_bomb(tmp_path):
     path = tmp_path / "bomb.png"
     path.write_bytes(bomb(60000, 60000))
     assert reason(path) == "too many pixels"
+
+
+def test_files_too_large_to_take_in_are_not_opened(tmp_path):
+    path = tmp_path / "x.webp"
+    path.write_bytes(b"RIFF\xff\xff\xff\x7fWEBPVP8 ")
+    os.truncate(path, images.MOST_BYTES + 1)  # takes no room on the disk
+    assert reason(path) == "too large"
+    assert image_sizes([path]) == []
+
+
+def test_very_long_pictures_and_large_webp_are_refused(tmp_path):
+    path = tmp_path / "bomb.png"
+    path.write_bytes(bomb(1, images.MOST_SIDE + 1))
+    assert reason(path) == "too many pixels"
+    header = b"VP8X" + struct.pack("<II", 10, 0) + b"\xff\x1f\0" * 2  # 8,192 x 8,192 and its memory doubled
+    (tmp_path / "x.webp").write_bytes(b"RIFF" + struct.pack("<I", 4 + len(header)) + b"WEBP" + header)
+    assert reason(tmp_path / "x.webp")
+
+
+def test_what_is_not_a_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")  # opening it would wait for ever
+    assert reason(tmp_path / "pipe.png") == "not a file"
+    (tmp_path / "folder.png").mkdir()
+    assert reason(tmp_path / "folder.png") == "not a file"
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    assert reason(tmp_path / "loop.png") == "a link that leads in circles"
+
+
+def test_formats_that_start_other_programs_are_refused(tmp_path):
+    path = tmp_path / "x.png"
+    Image.new("RGB", (8, 8)).save(path, format="EPS")
+    assert reason(path) == "not a picture or damaged"
+
+
+def test_a_gif_under_another_name_is_read(tmp_path):
+    path = tmp_path / "x.jpg"
+    Image.new("RGB", (8, 8), "red").save(path, format="GIF")
+    assert tuple(decode(path, 4)[:, 0, 0]) == (255, 0, 0)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F"])
+@pytest.mark.parametrize("shape", [(130, 75), (37, 333), (100, 100)])
+def test_conversion_piece_by_piece_changes_nothing(monkeypatch, mode, shape):
+    noise = np.random.default_rng(0).integers(0, 256, (shape[1], shape[0], 4), dtype=np.uint8)
+    picture = Image.fromarray(noise, "RGBA")
+    if mode == "P":
+        picture = picture.quantize(16)
+    elif mode in ("I", "F", "I;16"):
+        grey = noise[..., 0].astype({"I": np.int32, "F": np.float32, "I;16": np.uint16}[mode])
+        picture = Image.fromarray(grey * 257 - (3 if mode != "I;16" else 0))
+    else:
+        picture = picture.convert("RGB").convert(mode) if mode in ("CMYK", "1") else picture.convert(mode)
+    whole = images._to_rgb(picture)
+    small = images._squeeze(picture, 7)
+    monkeypatch.setattr(images, "_TILE", 32)
+    assert np.array_equal(images._to_rgb(picture), whole)
+    assert np.array_equal(images._squeeze(picture, 7), small)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from graphmsda.data.task import choose_image_size, find_task, load_task, load_task_report, task_names
+from graphmsda.data.task import choose_image_size, load_task, load_task_report
 from graphmsda.domains import Task
 from graphmsda.errors import UserError
 
@@ -185,18 +185,3 @@ def test_progress_is_shown_on_stderr_alone(tmp_path, capsys):
     shown = load_task([a], target, progress=True)
     assert capsys.readouterr().out == ""
     assert shown.fingerprint() == quiet.fingerprint()
-
-
-def test_embedded_tasks_by_name():
-    task, test = find_task("demo:neon")
-    assert task.target.name == test.name == "neon"
-    assert "demo:neon" in task_names()
-
-
-@pytest.mark.parametrize(("name", "hint"), [("demo:noen", "did you mean demo:neon?"), ("neon", "demo:neon"), ("", "")])
-def test_unknown_names_list_what_exists(name, hint):
-    with pytest.raises(UserError) as caught:
-        find_task(name)
-    assert f"no embedded task {name!r}" in str(caught.value)
-    assert hint in str(caught.value)
-    assert all(known in str(caught.value) for known in task_names())

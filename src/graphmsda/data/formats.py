@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -32,9 +33,11 @@ FORMATS = {
     "image": "graphmsda.data.folder:open_image",
 }
 SUFFIXES = {
-    ".zip": "archive", ".tar": "archive", ".tgz": "archive", ".tar.gz": "archive", ".txt": "list", ".lst": "list",
+    ".zip": "archive", ".tar": "archive", ".tgz": "archive", ".tar.gz": "archive",
+    ".tbz2": "archive", ".tar.bz2": "archive", ".txz": "archive", ".tar.xz": "archive", ".txt": "list", ".lst": "list",
     ".npz": "npz", ".mat": "mat", ".parquet": "parquet", ".csv": "csv",
 }  # fmt: skip
+GLANCE = 200  # entries of a folder looked at to see what it is for
 
 
 class Opener(Protocol):
@@ -55,18 +58,24 @@ def open_listing(
     Args:
         path: A folder, archive, list, table, array file or, without labels, a single image.
         labelled: Whether labels are wanted; otherwise nothing that could be a label is looked at.
-        part: ``train``, ``validation`` or ``test``, where the place has such a level; ignored where it has none.
+        part: ``train``, ``validation`` or ``test``, where the place has such a level; ignored where it has none. By
+            default everything, or of a list file named for a part, such as ``train.txt``, that part.
         format: One of `FORMATS`, where the path does not tell.
         root: Folder to which the paths in a list or table relate; by default found from where the file lies.
     """
     origin = Path(path).expanduser()
-    if not origin.exists():
+    if not os.path.exists(origin):
         raise UserError(f"{origin}: not found; {EXPECTED}")
     if format is not None and format not in FORMATS:
         raise UserError(f"--format {format}: unknown; choose one of {', '.join(FORMATS)}")
-    module, _, function = FORMATS[format or recognise(origin)].partition(":")
+    format = format or recognise(origin)
+    module, _, function = FORMATS[format].partition(":")
     opener = cast(Opener, getattr(importlib.import_module(module), function))
     listing = opener(origin, labelled=labelled, root=root)
+    if part is None and format == "list" and origin.is_file():
+        from graphmsda.data.lists import part_named
+
+        part = part_named(origin)
     return listing if part is None else take_part(listing, part)
 
 
@@ -88,7 +97,7 @@ def recognise(path: Path) -> str:
     'archive'
     """
     if path.is_dir():
-        kinds = sorted(set(_kinds_inside(path)))
+        kinds = sorted(_kinds_inside(path))
         if len(kinds) > 1:
             raise UserError(f"{path}: could be read as {' or as '.join(kinds)}; say which with --format")
         return kinds[0] if kinds else "folder"
@@ -101,19 +110,64 @@ def recognise(path: Path) -> str:
     raise UserError(f"{path}: its name does not tell what it is; {EXPECTED}, or say with --format")
 
 
-def _kinds_inside(folder: Path) -> Iterator[str]:
-    """Yield what a folder could be, from what lies in it and one level below: stop at the first picture there."""
+def _kinds_inside(folder: Path) -> set[str]:
+    """Return what a folder could be, from what lies in it and a little of what lies one level below."""
+    kinds: set[str] = set()
+    folders: list[str] = []
     try:
-        entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        for name, path in _visible(folder):
+            stem, _, suffix = name.lower().rpartition(".")
+            if suffix == "parquet":
+                kinds.add("parquet")
+            elif suffix == "txt" and stem in PARTS:
+                kinds.add("list")
+            elif is_image_name(name):
+                kinds.add("folder")
+            elif len(folders) < GLANCE and os.path.isdir(path):
+                folders.append(path)
     except OSError as error:
         raise UserError(f"{folder}: cannot be listed ({error.strerror}); give a folder you may read") from error
-    for entry in entries:
-        stem, _, suffix = entry.name.lower().rpartition(".")
-        if suffix == "parquet":
-            yield "parquet"
-        elif suffix == "txt" and stem in PARTS:
-            yield "list"
-        elif is_image_name(entry.name):
-            yield "folder"
-        elif entry.is_dir() and entry.name.lower() == "data":
-            yield from (k for k in ("parquet",) if any(f.lower().endswith(".parquet") for f in os.listdir(entry)))
+    if any(os.path.basename(path).lower() == "data" and _holds(path, _is_parquet) for path in folders):
+        kinds.add("parquet")
+    if "list" in kinds:
+        # Images beside a list are those it names; only folders that could be classes make a second way to read it.
+        kinds -= {"folder"}
+        if _look_like_classes(folders):
+            kinds.add("folder")
+    return kinds
+
+
+def _look_like_classes(folders: Sequence[str]) -> bool:
+    """Return whether at least two folders hold images, themselves or below a level of parts or of ``images``."""
+    count = 0
+    for folder in folders:
+        if os.path.basename(folder).lower() in (*PARTS, "images"):
+            count += sum(_holds(inner, is_image_name) for inner in _glance(folder) if os.path.isdir(inner))
+        else:
+            count += _holds(folder, is_image_name)
+        if count > 1:
+            return True
+    return False
+
+
+def _holds(folder: str, wanted: Callable[[str], bool]) -> bool:
+    return any(wanted(os.path.basename(path)) for path in _glance(folder))
+
+
+def _glance(folder: str) -> list[str]:
+    """Return some of what lies in a folder: enough to see what it is for, however large it is."""
+    try:
+        return [path for _, path in islice(_visible(folder), GLANCE)]
+    except OSError:
+        return []
+
+
+def _visible(folder: str | Path) -> Iterator[tuple[str, str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.startswith("."):
+                yield entry.name, entry.path
+
+
+def _is_parquet(name: str) -> bool:
+    return name.lower().endswith(".parquet")

@@ -19,28 +19,26 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def explain_write_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk or a forbidden folder into one sentence."""
+def explain_write_errors(path: Path, remedy: str = "choose another --out") -> Iterator[None]:
+    """Turn a full disk or a forbidden folder into one sentence, with a `remedy` for the latter."""
     try:
         yield
     except OSError as error:
         if error.errno in NO_ROOM:
             raise UserError(f"{path}: no room left to write; free some space and run the same command again") from error
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            raise UserError(f"{path}: not allowed to write there; choose another --out") from error
+            raise UserError(f"{path}: not allowed to write there; {remedy}") from error
         if isinstance(error, NotADirectoryError | FileExistsError | IsADirectoryError):
-            raise UserError(
-                f"{path}: a file or folder is in the way ({error.filename}); choose another --out"
-            ) from error
+            raise UserError(f"{path}: a file or folder is in the way ({error.filename}); {remedy}") from error
         raise
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, remedy: str = "choose another --out") -> Iterator[Path]:
     """Give a path beside `path` to write to; on success it takes `path`'s place in one move, else it is removed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with explain_write_errors(path):
+        with explain_write_errors(path, remedy):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield beside
             with beside.open("rb") as file:
@@ -62,9 +60,9 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, remedy: str = "choose another --out") -> None:
     """Write a text file whole."""
-    with replacing(path) as beside:
+    with replacing(path, remedy) as beside:
         beside.write_text(text, encoding="utf-8")
 
 

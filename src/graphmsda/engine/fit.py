@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +75,11 @@ def fit(
                 folder.write_config(path, config)
             training.resume(path)
             if training.step < chosen.steps or not (path / folder.MODEL_ABOUT).is_file():
-                train(training, path, show=progress and main)
-                finish(training, path)
+                for note in training.method.backbone.notes if progress and main and training.step == 0 else ():
+                    print(f"graphmsda: {note}", file=sys.stderr)
+                with closing(training.feed):
+                    train(training, path, show=progress and main)
+                    finish(training, path)
     fabric.barrier()
     return Run.load(path, device=chosen.device)
 
@@ -184,9 +188,9 @@ def finish(training: Training, path: Path) -> None:
     if training.average is not None:
         method.load_state_dict(training.average.state)
     method.eval()
-    for number, (x, y) in enumerate(training.data):
-        embedding = torch.cat([method.embed(part, number) for part in torch.split(x, 256)])
-        method.remember_sources(number, embedding, y)
+    for number, y in enumerate(training.labels):
+        chunks = training.feed.chunks(number)
+        method.remember_source(number, ((method.embed(x, number), y[rows]) for rows, x in chunks))
     if parallel.rank() != 0:
         return
     about = {

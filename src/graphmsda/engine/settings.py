@@ -12,9 +12,11 @@ from typing import Any
 import torch
 import yaml
 
+from graphmsda.backbones import BACKBONES, PRETRAINED
 from graphmsda.domains import Task
 from graphmsda.errors import UserError
 from graphmsda.methods import complete_parameters
+from graphmsda.weights import default_weights
 
 
 def option(default: Any, text: str, *choices: str) -> Any:
@@ -29,16 +31,25 @@ class Settings:
     method: str = option("mrf", "what to train; `graphmsda methods` lists them")
     preset: str | None = option(None, "a method's named hyper-parameters, e.g. paper")
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    backbone: str = option("auto", "auto, small, 3conv-2fc, resnet18, resnet50, resnet101 or mlp")
-    weights: str = option("auto", "ResNet weights: imagenet, none or a .safetensors / .pth file")
-    dropout: float = option(0.5, "dropout inside the backbone")
+    backbone: str = option(
+        "auto", f"auto, {', '.join((*BACKBONES, *PRETRAINED))} or any classification model of torchvision by its name"
+    )
+    weights: str = option(
+        "auto",
+        "imagenet, none or a .safetensors / .pth file; auto: none for "
+        f"{', '.join(BACKBONES)}, else weights/BACKBONE-imagenet* in the data root, else imagenet",
+    )
+    augment: str = option("none", "views of training images: none, weak or strong", "none", "weak", "strong")
+    dropout: float = option(0.5, "dropout inside the backbone, where it has any")
     epochs: int = option(30, "passes over the largest source")
     steps_per_epoch: int = option(0, "steps of an epoch (0: one pass over the largest source)")
-    batch_size: int = option(0, "samples of each domain in a step (0: 128 for 3conv-2fc, 16 for ResNets, else 32)")
+    batch_size: int = option(
+        0, "samples of each domain in a step (0: 128 for 3conv-2fc, 32 for small and mlp, else 16)"
+    )
     optimiser: str = option(
         "adam", "optimiser; adam's weight decay is coupled, as in the paper", "adam", "adamw", "sgd"
     )
-    lr: float = option(0.0, "learning rate (0: 2e-4 for 3conv-2fc, 5e-5 for ResNets, else 3e-3)")
+    lr: float = option(0.0, "learning rate (0: 2e-4 for 3conv-2fc, 3e-3 for small and mlp, else 5e-5)")
     weight_decay: float = option(5e-4, "weight decay (never on prototypes)")
     schedule: str = option("cosine", "learning rate over the run", "cosine", "constant")
     clip: float = option(0.0, "largest gradient norm (0: no clipping)")
@@ -46,6 +57,7 @@ class Settings:
     precision: str = option("auto", "auto is bf16 on a GPU, else 32", "auto", "32", "bf16", "64")
     seed: int = option(0, "seed of everything random")
     device: str = option("auto", "where to train", "auto", "cpu", "cuda")
+    resident: str = option("auto", "keep the data on the GPU; auto: if a quarter of it holds them", "auto", "yes", "no")
     devices: int = option(1, "processes per machine, one per GPU")
     nodes: int = option(1, "machines")
     checkpoint_seconds: float = option(30.0, "least seconds between checkpoints")
@@ -82,10 +94,9 @@ class Settings:
                 backbone = "3conv-2fc" if device == "cuda" else "small"
         weights = self.weights
         if weights == "auto":
-            weights = "imagenet" if backbone.startswith("resnet") else "none"
+            weights = "none" if backbone in BACKBONES else default_weights(backbone)
         # Table 1 of the paper for its own backbones; what trains well within minutes for the small ones.
-        family = "resnet" if backbone.startswith("resnet") else backbone
-        batch_size = self.batch_size or {"3conv-2fc": 128, "resnet": 16}.get(family, 32)
+        batch_size = self.batch_size or {"3conv-2fc": 128, "small": 32, "mlp": 32}.get(backbone, 16)
         largest = max(len(source.y) for source in task.sources)
         return dataclasses.replace(
             self,
@@ -94,7 +105,7 @@ class Settings:
             backbone=backbone,
             weights=weights,
             precision={"cuda": "bf16"}.get(device, "32") if self.precision == "auto" else self.precision,
-            lr=self.lr or {"3conv-2fc": 2e-4, "resnet": 5e-5}.get(family, 3e-3),
+            lr=self.lr or {"3conv-2fc": 2e-4, "small": 3e-3, "mlp": 3e-3}.get(backbone, 5e-5),
             batch_size=batch_size,
             steps_per_epoch=self.steps_per_epoch or max(1, largest // batch_size),
         )
@@ -106,7 +117,7 @@ class Settings:
 
 
 # What may differ between a run and its resumption without changing what it becomes.
-FREE_TO_CHANGE = ("preset", "device", "devices", "nodes", "checkpoint_seconds")
+FREE_TO_CHANGE = ("preset", "device", "resident", "devices", "nodes", "checkpoint_seconds")
 
 
 def read_recipe(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,15 +14,20 @@ from torch import Tensor
 
 from graphmsda import parallel
 from graphmsda.backbones import build_backbone
+from graphmsda.data.augment import flips_make_sense, strong, weak
 from graphmsda.data.sampler import Stream, seed_of
 from graphmsda.domains import Batch, Labelled, Task
 from graphmsda.engine import folder
+from graphmsda.engine.feed import Feed
 from graphmsda.engine.files import read_tensors
 from graphmsda.engine.optim import AveragedState, build_optimiser, optimiser_tensors, restore_optimiser
 from graphmsda.engine.settings import Settings
 from graphmsda.methods import Method, build_method
 
-INITIAL, STEP, SHARED, STREAM = range(4)  # what a seed is for
+INITIAL, STEP, SHARED, STREAM, VIEW = range(5)  # what a seed is for
+
+
+VIEWS = {"none": None, "weak": weak, "strong": strong}
 
 
 class Training:
@@ -38,27 +43,39 @@ class Training:
         self.method.backbone.autocast = autocast
         self.optimiser = build_optimiser(self.method, settings)
         self.average = AveragedState(self.method, settings.average) if settings.average else None
-        self.data = [(source.x.to(device), source.y.to(device)) for source in task.sources]
-        self.target = task.target.x.to(device)
-        sizes = [len(y) for _, y in self.data] + [len(self.target)]
-        self.streams = [
-            Stream(size, settings.batch_size, seed_of(settings.seed, STREAM, number))
-            for number, size in enumerate(sizes)
+        samples = [*(source.x for source in task.sources), task.target.x]
+        streams = [
+            Stream(len(x), settings.batch_size, seed_of(settings.seed, STREAM, number))
+            for number, x in enumerate(samples)
         ]
+        self.feed = Feed(samples, streams, device, settings.resident)
+        self.labels = [source.y.to(device) for source in task.sources]
         self.generator = torch.Generator(device)
+        self.view = VIEWS[settings.augment] if task.is_images else None
+        self.view_generator = torch.Generator(device)
+        self.flip = flips_make_sense(task.classes)
 
     def batch(self) -> Batch:
         """Draw this process's part of the batch of the current step, and set all random numbers for it."""
         settings, step = self.settings, self.step
         torch.manual_seed(seed_of(settings.seed, STEP, step, parallel.rank()))
         self.generator.manual_seed(seed_of(settings.seed, SHARED, step))
-        *rows, target = [parallel.local_part(stream.indices(step)).to(self.device) for stream in self.streams]
+        *sources, target = self._views(self.feed.batch(step))
+        rows = self.feed.rows(step)
         return Batch(
-            tuple(Labelled(x[i], y[i]) for (x, y), i in zip(self.data, rows, strict=True)),
-            self.target[target],
+            tuple(Labelled(x, y[i.to(self.device)]) for x, y, i in zip(sources, self.labels, rows, strict=False)),
+            target,
             torch.tensor(step / settings.steps, device=self.device),
             self.generator,
         )
+
+    def _views(self, parts: list[Tensor]) -> list[Tensor]:
+        """Return what the chosen augmentation makes of the images, each process with random numbers of its own."""
+        if self.view is None:
+            return parts
+        self.view_generator.manual_seed(seed_of(self.settings.seed, VIEW, self.step, parallel.rank()))
+        seen = self.view(torch.cat(parts), self.view_generator, flip=self.flip)
+        return list(torch.split(seen, [len(part) for part in parts]))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all that a checkpoint holds beside the number of steps."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch, Labelled
 from graphmsda.errors import UserError
-from graphmsda.graphs.prototypes import class_means, one_hot, squared_distances
+from graphmsda.graphs.prototypes import one_hot, squared_distances
 from graphmsda.parallel import all_sizes, gather_chunks, rank
 
 
@@ -109,17 +109,21 @@ class Method(nn.Module, ABC):
     def source_scores(self, embedding: Tensor) -> Tensor:
         """Score how close each sample lies to each source, ``(B, d) -> (B, M)``, larger is closer.
 
-        By default minus the squared distance to the source's nearest class mean (`remember_sources`).
+        By default minus the squared distance to the source's nearest class mean (`remember_source`).
         """
         distances = squared_distances(embedding, self.source_means.flatten(0, 1))
         distances = distances.masked_fill(~self.source_means_seen.flatten(), torch.inf)
         return -distances.reshape(len(embedding), self.domains - 1, self.classes).amin(2)
 
     @torch.no_grad()
-    def remember_sources(self, domain: int, embedding: Tensor, labels: Tensor) -> None:
-        """Keep the class means of a source's embeddings, once, after training."""
-        means, mass = class_means(embedding, one_hot(labels, self.classes, dtype=embedding.dtype))
-        self.source_means[domain] = means
+    def remember_source(self, domain: int, chunks: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Keep the class means of a source's embeddings, given with their labels chunk by chunk, after training."""
+        sums = torch.zeros_like(self.source_means[domain])
+        mass = sums.new_zeros(self.classes)
+        for embedding, labels in chunks:
+            members = one_hot(labels, self.classes, dtype=embedding.dtype)
+            sums, mass = sums + members.T @ embedding, mass + members.sum(0)
+        self.source_means[domain] = sums / mass.clamp(min=1)[:, None]
         self.source_means_seen[domain] = mass > 0
 
 

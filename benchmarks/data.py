@@ -1,0 +1,272 @@
+"""How fast data reach training, each figure a ratio against something run beside it.
+
+    python benchmarks/data.py --out results/data-cpu.json
+
+Sections run on what lies below ``$GRAPHMSDA_DATA`` (Digits-five and PACS) and say so where it is absent:
+
+- ``store``: an epoch of shuffled batches from the store against decoding the files anew.
+- ``resident``: batches that lie on the device, against `torchvision`'s ``ImageFolder`` with a ``DataLoader`` and
+  per-image transforms (run it on a GPU).
+- ``training``: steps of ResNet-18 at 224 pixels on PACS fed from the store, kept on the device or fetched batch by
+  batch, against the same steps on one batch that never changes.
+- ``memory``: anonymous memory of a trainer with a set ten times as large.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphmsda.data import store
+from graphmsda.data.benchmark import data_root
+from graphmsda.data.formats import open_listing
+from graphmsda.data.listing import Listing, take
+from graphmsda.data.named import find_task
+from graphmsda.data.sampler import Stream
+from graphmsda.data.store import open_store
+from graphmsda.engine.feed import Feed, take_rows
+from graphmsda.engine.fit import Tally, take_step
+from graphmsda.engine.settings import Settings
+from graphmsda.engine.training import Training
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def seconds(work: Callable[[], Any], repeats: int = 3) -> float:
+    """Return the shortest of several times, after everything before has finished."""
+    best = float("inf")
+    for _ in range(repeats):
+        wait()
+        begin = time.perf_counter()
+        work()
+        wait()
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def wait() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def part_of(path: Path, count: int) -> Listing:
+    listing = open_listing(path, labelled=False)
+    return take(listing, range(0, len(listing), max(1, len(listing) // count)))
+
+
+def measure_store(cache: Path) -> Iterator[dict[str, Any]]:
+    """An epoch from the store against an epoch from the files, all cores in both."""
+    cases = [("digits-five/mnistm.zip", 32, 6_000), ("pacs/photo.zip", 227, 600)]
+    for name, size, count in cases:
+        path = data_root() / name
+        if not path.is_file():
+            print(f"store: {name} is not below {data_root()}; skipped")
+            continue
+        listing = part_of(path, count)
+        batches = [Stream(len(listing), 128, 0).indices(step) for step in range(len(listing) // 128)]
+        files = seconds(lambda: [listing.read(rows.tolist(), size) for rows in batches], 2)  # noqa: B023
+        for kind, limit in (("raw", 2**40), ("jpeg", 0)):
+            store.LARGEST_RAW = limit
+            begin = time.perf_counter()
+            x = open_store(listing, size, cache=cache).x
+            built = time.perf_counter() - begin
+            stored = seconds(lambda: [take_rows(x, rows) for rows in batches])  # noqa: B023
+            yield {
+                "what": f"{kind} store against decoding files, {name} at {size} x {size}",
+                "images": len(batches) * 128,
+                "seconds": {"files": files, "store": stored, "building it": built},
+                "ratio": files / stored,
+            }
+
+
+def measure_resident(cache: Path) -> Iterator[dict[str, Any]]:
+    """Normalised batches of 5 x 128 images on the device, against a DataLoader for each domain."""
+    from torch.utils.data import DataLoader
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    place = data_root() / "digits-five"
+    names = ("mnist", "mnistm", "usps", "svhn", "syn")
+    if not all((place / f"{name}.zip").is_file() for name in names):
+        print(f"resident: Digits-five is not in {place}; skipped")
+        return
+    steps, workers = 50, os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            with zipfile.ZipFile(place / f"{name}.zip") as archive:
+                chosen = [member for member in archive.namelist() if member.startswith("train/")][: steps * 128]
+                archive.extractall(Path(folder) / name, chosen)
+        prepare = transforms.Compose(
+            [transforms.Resize((32, 32)), transforms.ToTensor(), transforms.Normalize((0.5,) * 3, (0.5,) * 3)]
+        )
+        share = max(1, workers // len(names))
+        loaders = [
+            DataLoader(
+                ImageFolder(str(Path(folder) / name / "train"), prepare), 128, shuffle=True, num_workers=share,
+                pin_memory=DEVICE.type == "cuda", persistent_workers=True, drop_last=True,
+            )
+            for name in names
+        ]  # fmt: skip
+        listings = [open_listing(Path(folder) / name / "train", labelled=False) for name in names]
+        samples = [open_store(listing, 32, cache=cache).x for listing in listings]
+
+        def from_loaders() -> None:
+            for parts in zip(*loaders, strict=False):
+                torch.cat([images.to(DEVICE, non_blocking=True) for images, _ in parts])
+
+        feed = Feed(samples, [Stream(len(x), 128, n) for n, x in enumerate(samples)], DEVICE)
+
+        def from_feed() -> None:
+            for step in range(steps):
+                (torch.cat(feed.batch(step)).float() / 255 - 0.5) / 0.5
+
+        from_loaders()  # starts the workers
+        count = min(len(loader) for loader in loaders)
+        slow, fast = seconds(from_loaders, 2) / count, seconds(from_feed) / steps
+    yield {
+        "what": f"resident batches against ImageFolder + DataLoader ({share * len(names)} workers), Digits-five",
+        "seconds": {"DataLoader, a step of 640 images": slow, "resident": fast},
+        "ratio": slow / fast,
+    }
+
+
+class Fixed:
+    """A feed that returns one batch for ever."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.rows, self.first = feed.rows, feed.batch(0)
+
+    def batch(self, step: int) -> list[torch.Tensor]:
+        """Return the first batch."""
+        return self.first
+
+
+def measure_training(cache: Path) -> Iterator[dict[str, Any]]:
+    """Steps of Source-only and MRF on ResNet-18 with the data from the store, against a fixed batch."""
+    if not (data_root() / "pacs" / "sketch.zip").is_file():
+        print(f"training: PACS is not below {data_root()}; skipped")
+        return
+    steps = 60 if DEVICE.type == "cuda" else 2
+    kinds = [("raw", "yes"), ("raw", "no"), ("jpeg", "no")]
+    for kind, resident in kinds:
+        store.LARGEST_RAW = 2**40 if kind == "raw" else 0
+        task = find_task("pacs:sketch", cache=cache).task
+        for method in ("source-only", "mrf"):
+            settings = Settings(method=method, backbone="resnet18", weights="none", resident=resident).resolved(task)
+            autocast = lambda: torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda")  # noqa: E731
+            training = Training(task, settings, DEVICE, autocast)
+            training.method.train()
+            feed, fixed, tally = training.feed, Fixed(training.feed), Tally()
+
+            def run() -> None:
+                for _ in range(steps):
+                    take_step(training, tally)  # noqa: B023
+                    training.step += 1  # noqa: B023
+
+            run()
+            times = {"fixed": float("inf"), "fed": float("inf")}
+            for _ in range(3):  # turn by turn, as the machine's speed drifts
+                for name, source in (("fixed", fixed), ("fed", feed)):
+                    training.feed = source  # type: ignore[assignment]
+                    times[name] = min(times[name], seconds(run, 1) / steps)
+            yield {
+                "what": f"{method}, ResNet-18 at 224 on PACS, {kind} store, "
+                + ("kept on the device" if resident == "yes" else "fetched batch by batch"),
+                "images a step": 4 * settings.batch_size,
+                "seconds": times,
+                "ratio": times["fixed"] / times["fed"],
+            }
+            feed.close()
+
+
+TRAINER = """
+import sys
+from pathlib import Path
+from graphmsda import Domain, Task, Unlabelled, fit
+from graphmsda.data import store
+from graphmsda.data.formats import open_listing
+from graphmsda.data.listing import take
+import torch
+path, copies, cache, out = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+store.LARGEST_RAW = 0
+found = open_listing(path, labelled=True)
+rows = [row for row in range(0, len(found), 4) for _ in range(copies)]
+listing = take(found, rows)
+x = store.open_store(listing, 128, cache=cache).x
+y = torch.tensor([sorted(set(found.labels)).index(label) for label in listing.labels])
+task = Task((Domain("a", x, y),), Unlabelled("t", x), tuple(sorted(set(found.labels))))
+fit(task, "source-only", out=out, epochs=1, steps_per_epoch=30, batch_size=16, backbone="small", device="cpu")
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon")), len(x))
+"""
+
+
+def measure_memory(cache: Path) -> Iterator[dict[str, Any]]:
+    """Anonymous memory of a trainer that streams a set, and one ten times as large."""
+    path = data_root() / "pacs" / "photo.zip"
+    if not path.is_file():
+        print(f"memory: {path} is absent; skipped")
+        return
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for copies in (2, 20):
+            command = [sys.executable, "-c", TRAINER, str(path), str(copies), str(cache)]
+            subprocess.run([*command, f"{folder}/{copies}"], check=True, env=environment, capture_output=True)
+            done = subprocess.run(
+                [*command, f"{folder}/{copies}-again"], check=True, env=environment, capture_output=True, text=True
+            )
+            found.append([int(number) for number in done.stdout.split()])
+    yield {
+        "what": "anonymous memory of a trainer on a ten times larger streamed set",
+        "images": [count for _, count in found],
+        "RssAnon in kB": [memory for memory, _ in found],
+        "ratio": found[1][0] / found[0][0],
+    }
+
+
+SECTIONS = {
+    "store": measure_store,
+    "resident": measure_resident,
+    "training": measure_training,
+    "memory": measure_memory,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--commit", help="what was measured, where there is no git")
+    given = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as cache:
+        for name in given.only:
+            for row in SECTIONS[name](Path(cache)):
+                rows.append({"section": name, **row})
+                print(f"{row['what']}: {row['ratio']:.2f} x  {row}", flush=True)
+    if given.out is not None:
+        commit = given.commit or subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()  # fmt: skip
+        hardware = f"{platform.machine()}, {os.cpu_count()} cores"
+        if DEVICE.type == "cuda":
+            hardware += f", {torch.cuda.get_device_name()}"
+        command = "python benchmarks/data.py --only " + " ".join(given.only)
+        about = {"command": command, "commit": commit, "hardware": hardware, "torch": torch.__version__, "rows": rows}
+        given.out.write_text(json.dumps(about, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

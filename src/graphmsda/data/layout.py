@@ -1,0 +1,107 @@
+"""Where a picture lies says to which part and class it belongs: the rules that folders and archives share."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Sequence
+
+from graphmsda.data.formats import PARTS
+from graphmsda.errors import UserError
+
+
+def arrange(
+    place: object, paths: Sequence[str], *, labelled: bool, wrapped: bool = False
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Return the class and the part of each picture; None for the classes if not asked for, for the parts if none.
+
+    Below `place` may lie one folder ``images`` that holds everything else, then ``train`` beside ``test`` or
+    ``validation`` (`PARTS` has the spellings), then the class folders. Anything deeper belongs to its class.
+
+    Args:
+        place: What to call the folder or archive in errors.
+        paths: Path of each picture below `place`, with ``/`` between folders.
+        labelled: Whether classes are wanted; without, any arrangement will do.
+        wrapped: Whether a single folder around all others is passed over, as archives often have one.
+
+    >>> arrange("digits", ["train/3/1.png", "test/7/2.png"], labelled=True)
+    (('3', '7'), ('train', 'test'))
+    """
+    start = _start(paths, wrapped)
+    names = _folders(paths, start)
+    parts: tuple[str, ...] | None = None
+    if _are_parts(names):
+        parts = tuple(PARTS[_folder(path, start).lower()] for path in paths)
+    if not labelled:
+        return None, parts
+
+    starts = [start if parts is None else path.index("/", start) + 1 for path in paths]
+    folders = [_folder(path, begin) for path, begin in zip(paths, starts, strict=True)]
+    _refuse_loose(place, [path for path, folder in zip(paths, folders, strict=True) if not folder], len(paths))
+    classes = {folder: class_name(folder) for folder in set(folders)}
+    return tuple(classes[folder] for folder in folders), parts
+
+
+def class_name(folder: str) -> str:
+    """Return the class that a folder's name stands for.
+
+    File systems differ in how they spell accented letters, and classes are matched by name across them.
+    """
+    return unicodedata.normalize("NFC", printable(folder))
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    """Return a path as text that can be printed, even if its bytes are no valid text."""
+    return os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def path_order(path: str) -> list[str]:
+    """Sort by folder first: the order in which pictures of folders and zip files are listed."""
+    return path.split("/")
+
+
+def _start(paths: Sequence[str], wrapped: bool) -> int:
+    """Return how many characters of each path name folders that hold everything else and mean nothing."""
+    start = 0
+    while True:
+        names = _folders(paths, start)
+        if len(names) != 1 or "" in names:
+            return start
+        (name,) = names
+        after = start + len(name) + 1
+        # A folder straight above the pictures is a class, though the only one.
+        wraps = wrapped and name.lower() not in PARTS and any("/" in path[after:] for path in paths)
+        if not wraps and name.lower() != "images":
+            return start
+        start = after
+
+
+def _folder(path: str, start: int) -> str:
+    """Return the name of the folder that begins at `start`; nothing if the picture's own name does."""
+    end = path.find("/", start)
+    return "" if end < 0 else path[start:end]
+
+
+def _folders(paths: Sequence[str], start: int) -> set[str]:
+    return {_folder(path, start) for path in paths}
+
+
+def _are_parts(names: set[str]) -> bool:
+    found = {PARTS.get(name.lower()) for name in names}
+    return "train" in found and None not in found
+
+
+def _refuse_loose(place: object, loose: Sequence[str], count: int) -> None:
+    if not loose:
+        return
+    if len(loose) < count:
+        raise UserError(
+            f"{place}: {place}/{printable(loose[0])} lies beside the class folders; "
+            "move each image into the folder of its class, or elsewhere"
+        )
+    folder, _, _ = loose[0].rpartition("/")
+    where = f"{place}/{printable(folder)}" if folder else f"{place}"
+    raise UserError(
+        f"{where}: its {len(loose)} images lie directly in it, so their classes are unknown; "
+        "put them into one folder per class, such as cat/1.jpg and dog/2.jpg"
+    )

@@ -1,0 +1,167 @@
+"""Samples to the training device: the same batches whether kept there or fetched ahead of time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from graphmsda import Domain, Task, Unlabelled, fit
+from graphmsda.data import store
+from graphmsda.data.encoded import Encoded
+from graphmsda.data.formats import open_listing
+from graphmsda.data.sampler import Stream
+from graphmsda.data.store import open_store
+from graphmsda.engine import feed
+from graphmsda.engine.feed import AHEAD, Feed, size_in_bytes
+from tests.conftest import QUICK
+
+CPU = torch.device("cpu")
+
+
+def encoded(tmp_path: Path, name: str, count: int, side: int = 72) -> Encoded:
+    folder = tmp_path / name
+    folder.mkdir()
+    generator = np.random.default_rng(len(name) + count)
+    for number in range(count):
+        colour = generator.integers(0, 256, 3)
+        Image.new("RGB", (side, side), tuple(int(c) for c in colour)).save(folder / f"{number:03}.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "LARGEST_RAW", 0)
+        stored = open_store(open_listing(folder, labelled=False), side, cache=tmp_path / "cache")
+    assert isinstance(stored.x, Encoded)
+    return stored.x
+
+
+def streams(*sizes: int) -> list[Stream]:
+    return [Stream(size, 5, seed) for seed, size in enumerate(sizes)]
+
+
+def test_fetched_batches_are_the_resident_ones(tmp_path):
+    samples = [encoded(tmp_path, "a", 13), encoded(tmp_path, "b", 7)]
+    fetched = Feed(samples, streams(13, 7), CPU)
+    resident = Feed(samples, streams(13, 7), CPU, "yes")
+    assert not fetched.ready
+    assert resident.ready
+    for step in (0, 1, 2, 3, 9, 10, 4):  # forwards, a leap as after resuming, and back as after a failed step
+        for here, there in zip(fetched.batch(step), resident.batch(step), strict=True):
+            assert torch.equal(here, there)
+    for number, x in enumerate(samples):
+        whole = torch.cat([part for _, part in fetched.chunks(number)])
+        assert torch.equal(whole, x[:])
+        assert torch.equal(whole, torch.cat([part for _, part in resident.chunks(number)]))
+    fetched.close()
+
+
+def test_chunks_say_which_rows_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(feed, "CHUNK", 4)
+    x = encoded(tmp_path, "a", 11)
+    with_threads = Feed([x], streams(11), CPU)
+    assert [(rows.start, rows.stop) for rows, _ in with_threads.chunks(0)] == [(0, 4), (4, 8), (8, 11)]
+    for rows, part in with_threads.chunks(0):
+        assert torch.equal(part, x[rows])
+
+
+def test_few_steps_are_fetched_ahead(tmp_path):
+    asked: list[int] = []
+
+    class Counting:
+        shape, dtype = (100, 3, 72, 72), torch.uint8
+
+        def __len__(self) -> int:
+            return 100
+
+        def __getitem__(self, rows):
+            asked.append(len(rows))
+            return torch.zeros(len(rows), 3, 72, 72, dtype=torch.uint8)
+
+    threads = Feed([Counting()], streams(100), CPU)
+    for step in range(10):
+        threads.batch(step)
+    deadline = time.monotonic() + 60
+    while len(asked) < 10 + AHEAD - 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(asked) == 10 + AHEAD - 1
+    threads.close()
+
+
+def test_tensors_in_memory_are_not_copied():
+    x = torch.zeros(10, 3, 8, 8, dtype=torch.uint8)
+    for resident in ("auto", "yes", "no"):
+        kept = Feed([x], streams(10), CPU, resident)
+        assert kept.ready
+        assert kept.samples[0].data_ptr() == x.data_ptr()
+
+
+def test_an_error_while_fetching_is_raised_in_the_step(tmp_path):
+    x = encoded(tmp_path, "a", 9)
+    x._bytes[:] = 0  # a private copy: the file stays
+    with pytest.raises(Exception, match="cannot identify image"):
+        Feed([x], streams(9), CPU).batch(0)
+
+
+def test_size_in_bytes():
+    assert size_in_bytes(torch.zeros(2, 3, 4, 5, dtype=torch.uint8)) == 120
+    assert size_in_bytes(torch.zeros(2, 3)) == 24
+
+
+@pytest.mark.parametrize("method", ["crf", "mrf"])
+def test_training_is_the_same_to_the_bit(tmp_path, method):
+    samples = [encoded(tmp_path, name, 12) for name in "abc"]
+    y = torch.arange(12) % 3
+
+    def run(kind: str, resident: str):
+        x = [part if kind == "encoded" else part[:] for part in samples]
+        task = Task((Domain("a", x[0], y), Domain("b", x[1], y)), Unlabelled("t", x[2]), ("k", "l", "m"))
+        options = {**QUICK, "backbone": "small", "resident": resident}
+        return fit(task, method=method, out=tmp_path / f"{kind}-{resident}", **options).method.state_dict()
+
+    states = [run("encoded", "auto"), run("encoded", "yes"), run("tensor", "auto")]
+    for state in states[1:]:
+        assert all(torch.equal(state[name], states[0][name]) for name in state)
+
+
+MEMORY = """
+import io, sys
+import numpy as np, torch
+from PIL import Image
+from pathlib import Path
+from graphmsda import Domain, Task, Unlabelled, fit
+from graphmsda.data.encoded import Encoded
+count, folder = int(sys.argv[1]), Path(sys.argv[2])
+buffer = io.BytesIO()
+noise = np.random.default_rng(0).integers(0, 256, (72, 72, 3), dtype=np.uint8)
+Image.fromarray(noise).save(buffer, "JPEG", quality=95)
+with (folder / "samples.bin").open("wb") as file:
+    for _ in range(count):
+        file.write(buffer.getvalue())
+offsets = np.arange(count + 1, dtype=np.int64) * len(buffer.getvalue())
+x = Encoded(folder / "samples.bin", offsets, (count, 3, 72, 72), "digest")
+task = Task((Domain("a", x, torch.arange(count) % 2),), Unlabelled("t", x), ("0", "1"))
+fit(task, "source-only", out=folder / "run", epochs=1, steps_per_epoch=20, batch_size=8, device="cpu", backbone="small")
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+def test_memory_does_not_grow_with_the_data(tmp_path):
+    """The trainer's anonymous memory with a ten times larger streamed set: at most a tenth more."""
+    # What the allocator keeps for threads that are idle would drown the difference.
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+
+    def anonymous(count: int) -> int:
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        command = [sys.executable, "-c", MEMORY, str(count), str(folder)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        return int(done.stdout)
+
+    small, large = anonymous(1_500), anonymous(15_000)  # decoded, the latter would take 230 MB
+    assert large < 1.1 * small, (small, large)
