@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from graphmsda.data import store
-from graphmsda.data.benchmark import data_root
+from graphmsda.data.benchmarks.benchmark import data_root
 from graphmsda.data.formats import open_listing
 from graphmsda.data.listing import Listing, take
 from graphmsda.data.named import find_task

@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from graphmsda import Domain, EvalSet, Run, Task, Unlabelled, UserError, fit
-from graphmsda.data.folder import FolderListing
 from graphmsda.data.listing import Decoded
+from graphmsda.data.readers.folder import FolderListing
 from tests.conftest import QUICK, feature_task, image_task
 
 CLASSES = ("class-0", "class-1", "class-2")

@@ -67,8 +67,8 @@ def add_parsers(parser: Any, kind: Any) -> None:
 
 def command_list(given: argparse.Namespace) -> None:
     """Print what benchmarks there are and which lie on disk."""
-    from graphmsda.data.benchmark import data_root
-    from graphmsda.data.benchmarks import list_page, list_rows
+    from graphmsda.data.benchmarks.benchmark import data_root
+    from graphmsda.data.benchmarks.catalogue import list_page, list_rows
 
     root = data_root(given.data_root)
     print(json.dumps(list_rows(root), indent=2, ensure_ascii=False) if given.json else list_page(root))
@@ -76,8 +76,8 @@ def command_list(given: argparse.Namespace) -> None:
 
 def command_prepare(given: argparse.Namespace) -> None:
     """Fetch a benchmark and print what is there and what has to be put there by hand."""
-    from graphmsda.data.benchmark import data_root
-    from graphmsda.data.prepare import prepare, prepare_page
+    from graphmsda.data.benchmarks.benchmark import data_root
+    from graphmsda.data.obtain.prepare import prepare, prepare_page
 
     report = prepare(given.name, data_root(given.root), only=given.only or (), progress=True)
     print(prepare_page(report))
@@ -86,9 +86,9 @@ def command_prepare(given: argparse.Namespace) -> None:
 
 def command_check(given: argparse.Namespace) -> None:
     """Look through domains and print what was found, leaks between parts and domains first."""
-    from graphmsda.data.check import check, check_listings
-    from graphmsda.data.check_page import report_page
-    from graphmsda.data.check_report import report_json
+    from graphmsda.data.checks.check import check, check_listings
+    from graphmsda.data.checks.page import report_page
+    from graphmsda.data.checks.report import report_json
 
     sheets = None if given.no_sheets else given.sheets
     listings = [part for place in given.places for part in _benchmark_parts(place, given.data_root)]
@@ -104,8 +104,8 @@ def command_check(given: argparse.Namespace) -> None:
 
 def _benchmark_parts(name: str, root: str | None) -> list[Listing]:
     """Return all parts of all domains of a benchmark, or nothing where `name` is a path or no benchmark."""
-    from graphmsda.data.benchmark import data_root
-    from graphmsda.data.benchmarks import BENCHMARKS
+    from graphmsda.data.benchmarks.benchmark import data_root
+    from graphmsda.data.benchmarks.catalogue import BENCHMARKS
 
     if Path(name).exists() or name not in BENCHMARKS:
         return []
@@ -121,7 +121,7 @@ def _benchmark_parts(name: str, root: str | None) -> list[Listing]:
 
 def command_render_digits(given: argparse.Namespace) -> None:
     """Draw Synthetic Digits."""
-    from graphmsda.data.render_digits import render_digits
+    from graphmsda.data.obtain.render_digits import render_digits
 
     done = render_digits(
         given.out, fonts=given.fonts, train=given.train, test=given.test, seed=given.seed, progress=True
@@ -133,7 +133,7 @@ def command_render_digits(given: argparse.Namespace) -> None:
 
 def command_build_mnist_m(given: argparse.Namespace) -> None:
     """Blend MNIST with photographs."""
-    from graphmsda.data.mnist_m import build_mnist_m
+    from graphmsda.data.obtain.mnist_m import build_mnist_m
 
     done = build_mnist_m(given.mnist, given.photographs, given.out, seed=given.seed, progress=True)
     for note in done.notes:

@@ -198,8 +198,8 @@ class Run:
             return torch.cat(parts)
 
     def _listings(self, data: Any) -> list[Listing]:
-        from graphmsda.data.arrays import listing_of_arrays
         from graphmsda.data.formats import open_listing
+        from graphmsda.data.readers.arrays import listing_of_arrays
 
         if isinstance(data, str | Path):
             data = [data]

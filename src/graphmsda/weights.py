@@ -22,7 +22,7 @@ NESTS = ("state_dict", "model", "model_state_dict")  # where a training checkpoi
 
 def find_weights(backbone: str, root: str | Path | None = None) -> Path | None:
     """Return ``weights/BACKBONE-imagenet*`` below the data root, the shortest name of several, or None."""
-    from graphmsda.data.benchmark import data_root
+    from graphmsda.data.benchmarks.benchmark import data_root
 
     folder = data_root(root).absolute() / "weights"
     try:

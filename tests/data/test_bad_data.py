@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from graphmsda.data import images, tars
+from graphmsda.data import images
 from graphmsda.data.budget import Budget
 from graphmsda.data.formats import open_listing
+from graphmsda.data.readers import tars
 from graphmsda.errors import UserError
 
 
@@ -85,7 +86,7 @@ def test_names_that_only_look_unsafe(tmp_path):
 
 
 def test_a_zip_bomb_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("graphmsda.data.zips.MOST_BYTES", 100_000)
+    monkeypatch.setattr("graphmsda.data.readers.zips.MOST_BYTES", 100_000)
     members = [("a/1.png", png(1)), ("a/2.png", bytes(10_000_000))]
     path = write_zip(tmp_path / "x.zip", members, compression=zipfile.ZIP_DEFLATED)
     assert outcome(path) == ([1], ["too large"])

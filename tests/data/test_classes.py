@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmsda.data.arrays import listing_of_arrays
 from graphmsda.data.classes import evaluation_indices, match_classes
+from graphmsda.data.readers.arrays import listing_of_arrays
 from graphmsda.errors import UserError
 
 

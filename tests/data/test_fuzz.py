@@ -199,8 +199,9 @@ def main(count, seed):
     import faulthandler
     import resource
 
-    from graphmsda.data import archive, images, lists  # noqa: F401 - before memory is measured
+    from graphmsda.data import images
     from graphmsda.data.images import Unreadable, quiet_decoding
+    from graphmsda.data.readers import archive, lists  # noqa: F401
     from graphmsda.errors import UserError
 
     images.THREADS = 2

@@ -23,14 +23,14 @@ PARTS = {
 
 # Name of each format, and the function that opens it.
 FORMATS = {
-    "folder": "graphmsda.data.folder:open_folder",
-    "archive": "graphmsda.data.archive:open_archive",
-    "list": "graphmsda.data.lists:open_list",
-    "npz": "graphmsda.data.arrays:open_arrays",
-    "mat": "graphmsda.data.matlab:open_matlab",
-    "parquet": "graphmsda.data.parquet:open_parquet",
-    "csv": "graphmsda.data.tables:open_csv",
-    "image": "graphmsda.data.folder:open_image",
+    "folder": "graphmsda.data.readers.folder:open_folder",
+    "archive": "graphmsda.data.readers.archive:open_archive",
+    "list": "graphmsda.data.readers.lists:open_list",
+    "npz": "graphmsda.data.readers.arrays:open_arrays",
+    "mat": "graphmsda.data.readers.matlab:open_matlab",
+    "parquet": "graphmsda.data.readers.parquet:open_parquet",
+    "csv": "graphmsda.data.readers.tables:open_csv",
+    "image": "graphmsda.data.readers.folder:open_image",
 }
 SUFFIXES = {
     ".zip": "archive", ".tar": "archive", ".tgz": "archive", ".tar.gz": "archive",
@@ -73,7 +73,7 @@ def open_listing(
     opener = cast(Opener, getattr(importlib.import_module(module), function))
     listing = opener(origin, labelled=labelled, root=root)
     if part is None and format == "list" and origin.is_file():
-        from graphmsda.data.lists import part_named
+        from graphmsda.data.readers.lists import part_named
 
         part = part_named(origin)
     return listing if part is None else take_part(listing, part)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from graphmsda.data import demo
-from graphmsda.data.benchmark import data_root
-from graphmsda.data.benchmarks import open_task_listings
-from graphmsda.data.benchmarks import task_names as benchmark_tasks
+from graphmsda.data.benchmarks.benchmark import data_root
+from graphmsda.data.benchmarks.catalogue import open_task_listings
+from graphmsda.data.benchmarks.catalogue import task_names as benchmark_tasks
 from graphmsda.data.task import Loading, build_eval_set, build_task
 from graphmsda.domains import EvalSet, Task
 from graphmsda.errors import UserError
@@ -43,7 +43,7 @@ def find_task(name: str, *, root: str | Path | None = None, variant: str | None 
 
     Args:
         name: A benchmark and its target, such as ``digits-five:mm``, or ``demo:neon``.
-        root: Folder below which benchmarks lie; see `graphmsda.data.benchmark.data_root`.
+        root: Folder below which benchmarks lie; see `graphmsda.data.benchmarks.benchmark.data_root`.
         variant: One of the benchmark's variants; by default its first.
         **options: Fields of `graphmsda.data.task.Loading`.
     """

@@ -1,0 +1,1 @@
+"""The published benchmarks, one file each, and what they share."""

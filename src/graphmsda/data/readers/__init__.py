@@ -1,0 +1,1 @@
+"""Ways a domain arrives, one file each: folders, archives, lists, tables, arrays."""
