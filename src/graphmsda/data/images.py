@@ -115,7 +115,7 @@ def decode_all(get: Callable[[int], Path | BinaryIO], indices: Sequence[int], si
     pixels = x.numpy()
     kept: list[int] = []
     failures: list[tuple[int, str]] = []
-    with quiet_decoding(), ThreadPoolExecutor(THREADS or os.cpu_count()) as pool:
+    with quiet_decoding(), ThreadPoolExecutor(THREADS or _thread_count(size)) as pool:
         for position, result in enumerate(pool.map(attempt, indices)):
             if isinstance(result, str):
                 failures.append((position, result))
@@ -125,7 +125,12 @@ def decode_all(get: Callable[[int], Path | BinaryIO], indices: Sequence[int], si
     return Decoded(x[: len(kept)], kept, failures)
 
 
-THREADS: int | None = None  # None: one a core; set to 1 in processes that decode beside others
+THREADS: int | None = None  # None: as many as help; set to 1 in processes that decode beside others
+
+
+def _thread_count(size: int) -> int:
+    # Small pictures keep the interpreter busy, which is one at a time: more threads would only wait for each other.
+    return 2 if size <= 64 else os.cpu_count() or 1
 
 
 @contextmanager

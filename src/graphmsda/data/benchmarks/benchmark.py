@@ -110,7 +110,9 @@ class Benchmark:
         note = f"{served}, from {' and '.join(_names(found, place))} ({found.kind})"
         if self.remade(domain, found):
             note += f"; re-synthesised, so not comparable to published results with {self.domains[domain]}"
-        return dataclasses.replace(listing, name=domain, notes=(*listing.notes, note))
+        # What was taken of which file is in this note, so the one on the choice of a part would say it twice.
+        others = tuple(n for n in listing.notes if not n.startswith(f"{listing.origin}: using its "))
+        return dataclasses.replace(listing, name=domain, notes=(*others, note))
 
     def require(self, place: Path, domain: str) -> Found:
         """Return what serves a domain, or say in one sentence what is missing and what to do."""
