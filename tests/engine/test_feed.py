@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -44,7 +46,9 @@ def streams(*sizes: int) -> list[Stream]:
     return [Stream(size, 5, seed) for seed, size in enumerate(sizes)]
 
 
-def test_fetched_batches_are_the_resident_ones(tmp_path):
+@pytest.mark.parametrize("processes", [0, 2])
+def test_fetched_batches_are_the_resident_ones(tmp_path, monkeypatch, processes):
+    monkeypatch.setattr(feed, "_processes", lambda size: processes)
     samples = [encoded(tmp_path, "a", 13), encoded(tmp_path, "b", 7)]
     fetched = Feed(samples, streams(13, 7), CPU)
     resident = Feed(samples, streams(13, 7), CPU, "yes")
@@ -67,6 +71,16 @@ def test_chunks_say_which_rows_they_are(tmp_path, monkeypatch):
     assert [(rows.start, rows.stop) for rows, _ in with_threads.chunks(0)] == [(0, 4), (4, 8), (8, 11)]
     for rows, part in with_threads.chunks(0):
         assert torch.equal(part, x[rows])
+
+
+def test_processes_need_shared_memory(monkeypatch):
+    monkeypatch.setattr(feed.os, "sched_getaffinity", lambda process: set(range(64)))
+    monkeypatch.setattr(feed.shutil, "disk_usage", lambda path: SimpleNamespace(free=64 * 2**20))
+    assert feed._processes(2**20) == 10
+    assert feed._processes(2**10) == feed.MOST_PROCESSES
+    assert feed._processes(2**24) == 0
+    monkeypatch.setattr(feed.sys, "platform", "darwin")
+    assert feed._processes(1) == 0
 
 
 def test_few_steps_are_fetched_ahead(tmp_path):
@@ -126,6 +140,41 @@ def test_training_is_the_same_to_the_bit(tmp_path, method):
     states = [run("encoded", "auto"), run("encoded", "yes"), run("tensor", "auto")]
     for state in states[1:]:
         assert all(torch.equal(state[name], states[0][name]) for name in state)
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+import torch
+from graphmsda import Domain, Task, Unlabelled, fit
+from graphmsda.data import store
+from graphmsda.data.formats import open_listing
+store.LARGEST_RAW = 0
+x = store.open_store(open_listing(sys.argv[1], labelled=False), 72).x
+task = Task((Domain("a", x, torch.arange(len(x)) % 2),), Unlabelled("t", x), ("0", "1"))
+try:
+    fit(task, "source-only", out=sys.argv[2], epochs=10_000, steps_per_epoch=1, batch_size=4, device="cpu",
+        backbone="small", checkpoint_seconds=0)
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="decoding processes are forked on Linux alone")
+def test_an_interrupt_reaches_the_trainer_and_not_its_workers(tmp_path):
+    encoded(tmp_path, "a", 12)
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "a"), str(tmp_path / "run")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run" / "checkpoint" / "state.safetensors").is_file() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everybody hears it
+    out, err = process.communicate(timeout=120)
+    assert out == "stopped\n"
+    assert "Traceback" not in err
+    assert process.returncode == 0
 
 
 MEMORY = """

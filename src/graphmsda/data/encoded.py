@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+THREADS: int | None = None  # None: one a core; set to 1 in processes that decode beside others
+
 
 class Encoded:
     """JPEG pictures of one size in a file mapped into memory.
@@ -51,7 +53,7 @@ class Encoded:
                 with Image.open(io.BytesIO(self._bytes[begin:end].data)) as picture:
                     pixels[place] = np.asarray(picture)
 
-        if len(parts) < 2:
+        if len(parts) < 2 or THREADS == 1:
             for part in parts:
                 fill(part)
         else:

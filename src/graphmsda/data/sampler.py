@@ -37,13 +37,21 @@ class Stream:
 
     def __init__(self, size: int, batch: int, seed: int) -> None:
         self.size, self.batch, self.seed = size, batch, seed
-        self._permutation = lru_cache(maxsize=2)(self._draw)
+        self._permutation = lru_cache(maxsize=4)(self._draw)
 
-    def indices(self, step: int) -> Tensor:
-        """Return the indices of one step, int64 ``(batch,)``."""
+    def indices(self, step: int, device: torch.device | str = "cpu") -> Tensor:
+        """Return the indices of one step, int64 ``(batch,)``.
+
+        On a GPU a permutation is sent there once a pass, so that a step does not have to wait for a copy.
+        """
         first, last = step * self.batch, (step + 1) * self.batch
-        passes = range(first // self.size, (last - 1) // self.size + 1)
-        return torch.cat([self._permutation(p) for p in passes])[first - passes[0] * self.size :][: self.batch]
+        parts = []
+        while first < last:
+            number, start = divmod(first, self.size)
+            parts.append(self._permutation(number, torch.device(device))[start : start + last - first])
+            first += len(parts[-1])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _draw(self, number: int) -> Tensor:
-        return torch.randperm(self.size, generator=torch.Generator().manual_seed(seed_of(self.seed, number)))
+    def _draw(self, number: int, device: torch.device) -> Tensor:
+        generator = torch.Generator().manual_seed(seed_of(self.seed, number))
+        return torch.randperm(self.size, generator=generator).to(device)

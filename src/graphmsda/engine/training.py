@@ -61,11 +61,11 @@ class Training:
         torch.manual_seed(seed_of(settings.seed, STEP, step, parallel.rank()))
         self.generator.manual_seed(seed_of(settings.seed, SHARED, step))
         *sources, target = self._views(self.feed.batch(step))
-        rows = self.feed.rows(step)
+        *rows, _ = self.feed.rows(step, self.device)
         return Batch(
-            tuple(Labelled(x, y[i.to(self.device)]) for x, y, i in zip(sources, self.labels, rows, strict=False)),
+            tuple(Labelled(x, y[i]) for x, y, i in zip(sources, self.labels, rows, strict=True)),
             target,
-            torch.tensor(step / settings.steps, device=self.device),
+            torch.full((), step / settings.steps, device=self.device),
             self.generator,
         )
 
