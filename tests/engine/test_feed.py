@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,14 +72,15 @@ def test_chunks_say_which_rows_they_are(tmp_path, monkeypatch):
         assert torch.equal(part, x[rows])
 
 
-def test_processes_need_shared_memory(monkeypatch):
+def test_how_many_processes(monkeypatch):
     monkeypatch.setattr(feed.os, "sched_getaffinity", lambda process: set(range(64)))
-    monkeypatch.setattr(feed.shutil, "disk_usage", lambda path: SimpleNamespace(free=64 * 2**20))
-    assert feed._processes(2**20) == 10
     assert feed._processes(2**10) == feed.MOST_PROCESSES
-    assert feed._processes(2**24) == 0
-    monkeypatch.setattr(feed.sys, "platform", "darwin")
-    assert feed._processes(1) == 0
+    assert feed._processes(feed.MOST_SHARED // 10) == 5
+    assert feed._processes(feed.MOST_SHARED) == 1
+    monkeypatch.setattr(feed.parallel, "world_size", lambda: 8)
+    assert feed._processes(2**10) == 8
+    monkeypatch.setattr(feed, "can_fork", lambda: False)
+    assert feed._processes(2**10) == 0
 
 
 def test_few_steps_are_fetched_ahead(tmp_path):
@@ -117,8 +117,10 @@ def test_tensors_in_memory_are_not_copied():
 def test_an_error_while_fetching_is_raised_in_the_step(tmp_path):
     x = encoded(tmp_path, "a", 9)
     x._bytes[:] = 0  # a private copy: the file stays
-    with pytest.raises(Exception, match="cannot identify image"):
-        Feed([x], streams(9), CPU).batch(0)
+    fetched = Feed([x], streams(9), CPU)
+    with pytest.raises(RuntimeError, match="cannot identify image"):
+        fetched.batch(0)
+    fetched.close()
 
 
 def test_size_in_bytes():

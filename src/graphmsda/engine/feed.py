@@ -7,27 +7,25 @@ whose place would have to be saved: it asks for the rows of the next steps befor
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from graphmsda import parallel
-from graphmsda.data import encoded
 from graphmsda.data.encoded import Encoded
 from graphmsda.data.sampler import Stream
 from graphmsda.domains import Samples
+from graphmsda.engine.ring import DEPTH, Job, Ring, can_fork
 
 AHEAD = 4  # steps that threads fetch in advance
 CHUNK = 256
 SHARE = 4  # data stay on a GPU when they take less than this part of its free memory
 MOST_PROCESSES = 16
-
-Job = Callable[[int], list[Tensor]]
+MOST_SHARED = 2**30  # bytes of memory shared with them
 
 
 class Feed:
@@ -50,6 +48,7 @@ class Feed:
         # A tensor on the device, or mapped into the memory it computes from, needs no fetching.
         self.ready = all(isinstance(x, Tensor) and x.device.type == device.type for x in self.samples)
         self._coming: Iterator[list[Tensor]] | None = None
+        self._ring: Ring | None = None
         self._next = 0
 
     def rows(self, step: int, device: torch.device | str = "cpu") -> list[Tensor]:
@@ -61,9 +60,11 @@ class Feed:
         if self.ready:
             return [take_rows(x, rows) for x, rows in zip(self.samples, self.rows(step, self.device), strict=True)]
         if self._coming is None or step != self._next:
-            self._coming = self._fetch(self._step, range(step, sys.maxsize))
+            self.close()
+            largest = [(stream.batch, *x.shape[1:]) for x, stream in zip(self.samples, self.streams, strict=True)]
+            self._coming = self._fetch(self._step, range(step, sys.maxsize), largest)
         self._next = step + 1
-        return [x.to(self.device, non_blocking=True) for x in next(self._coming)]
+        return next(self._coming)
 
     def chunks(self, number: int) -> Iterator[tuple[slice, Tensor]]:
         """Yield all samples of a domain in order, a chunk at a time, on the device, with the rows they are."""
@@ -73,23 +74,30 @@ class Feed:
         if self.ready:
             yield from ((part, x[part]) for part in parts)
             return
-        chunks = self._fetch(lambda place: [x[parts[place]]], range(len(parts)))
+        chunks = self._fetch(lambda place: [x[parts[place]]], range(len(parts)), [(CHUNK, *x.shape[1:])])
         for part, (found,) in zip(parts, chunks, strict=True):
-            yield part, found.to(self.device, non_blocking=True)
+            yield part, found
+        self.close()
 
     def close(self) -> None:
         """Stop fetching."""
         self._coming = None
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
 
     def _step(self, step: int) -> list[Tensor]:
         return [take_rows(x, rows) for x, rows in zip(self.samples, self.rows(step), strict=True)]
 
-    def _fetch(self, job: Job, numbers: range) -> Iterator[list[Tensor]]:
-        pin = self.device.type == "cuda"
-        size = sum(int(torch.Size(x.shape[1:]).numel()) * max(CHUNK, stream.batch)
-                   for x, stream in zip(self.samples, self.streams, strict=True))  # fmt: skip
+    def _fetch(self, job: Job, numbers: range, largest: Sequence[Sequence[int]]) -> Iterator[list[Tensor]]:
+        """Yield ``job(number)`` on the device; only decoding is work enough for processes of its own."""
+        kind = self.samples[0].dtype
+        size = kind.itemsize * sum(int(torch.Size(shape).numel()) for shape in largest)
         processes = _processes(size) if any(isinstance(x, Encoded) for x in self.samples) else 0
-        return _in_processes(job, numbers, processes, pin) if processes else _in_threads(job, numbers, pin)
+        if not processes:
+            return _in_threads(job, numbers, self.device)
+        self._ring = Ring(job, numbers, largest, [kind] * len(largest), processes, self.device)
+        return iter(self._ring)
 
 
 def take_rows(x: Samples, rows: Tensor) -> Tensor:
@@ -119,47 +127,19 @@ def _move(x: Samples, device: torch.device) -> Tensor:
 
 
 def _processes(size: int) -> int:
-    """Return how many processes may decode: none where they cannot fork or lack shared memory for their results."""
-    if sys.platform != "linux" or not os.path.isdir("/dev/shm"):
+    """Return how many processes decode results of `size` bytes: what cores and a share of memory allow, if any may."""
+    if not can_fork():
         return 0
-    room = shutil.disk_usage("/dev/shm").free // (6 * size)  # each holds up to three results; leave as much again
-    return min(MOST_PROCESSES, len(os.sched_getaffinity(0)), room)
+    cores = len(os.sched_getaffinity(0)) // parallel.world_size()
+    return max(1, min(MOST_PROCESSES, cores, MOST_SHARED // (DEPTH * size)))
 
 
-class _Jobs(torch.utils.data.Dataset[list[Tensor]]):
-    def __init__(self, job: Job) -> None:
-        self.job = job
+def _in_threads(job: Job, numbers: range, device: torch.device) -> Iterator[list[Tensor]]:
+    """Yield ``job(number)`` on the device, made a few numbers ahead."""
 
-    def __getitem__(self, number: int) -> list[Tensor]:
-        return self.job(number)
-
-
-def _in_processes(job: Job, numbers: range, processes: int, pin: bool) -> Iterator[list[Tensor]]:
-    """Yield results in order; decoding holds the interpreter often enough to slow down a training loop beside it."""
-    loader: torch.utils.data.DataLoader[list[Tensor]] = torch.utils.data.DataLoader(
-        _Jobs(job),
-        batch_size=None,
-        sampler=numbers,
-        num_workers=processes,
-        pin_memory=pin,
-        worker_init_fn=_alone,
-        multiprocessing_context="fork",  # nothing has to be sent there
-        generator=torch.Generator(),  # leaves the random numbers of the run alone
-    )
-    yield from loader
-
-
-def _alone(number: int) -> None:
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer to answer
-    encoded.THREADS = 1
-
-
-def _in_threads(job: Job, numbers: range, pin: bool) -> Iterator[list[Tensor]]:
     def fetch(number: int) -> list[Tensor]:
         found = job(number)
-        return [x.pin_memory() for x in found] if pin else found
+        return [x.pin_memory() for x in found] if device.type == "cuda" else found
 
     coming: deque[Future[list[Tensor]]] = deque()
     with ThreadPoolExecutor(AHEAD, "graphmsda-feed") as threads:
@@ -167,8 +147,8 @@ def _in_threads(job: Job, numbers: range, pin: bool) -> Iterator[list[Tensor]]:
             for number in numbers:
                 coming.append(threads.submit(fetch, number))
                 if len(coming) == AHEAD:
-                    yield coming.popleft().result()
+                    yield [x.to(device, non_blocking=True) for x in coming.popleft().result()]
             while coming:
-                yield coming.popleft().result()
+                yield [x.to(device, non_blocking=True) for x in coming.popleft().result()]
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
