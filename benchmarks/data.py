@@ -190,8 +190,10 @@ def measure_training(cache: Path) -> Iterator[dict[str, Any]]:
             times = {"fixed": float("inf"), "fed": float("inf")}
             for _ in range(3):  # turn by turn, as the machine's speed drifts
                 for name, source in (("fixed", fixed), ("fed", feed)):
-                    training.feed = source  # type: ignore[assignment]
+                    training.feed, step = source, training.step  # type: ignore[assignment]
                     times[name] = min(times[name], seconds(run, 1) / steps)
+                    if source is fixed:
+                        training.step = step  # else what was fetched ahead would be of no use
             yield {
                 "what": f"{method}, ResNet-18 at 224 on PACS, {kind} store, "
                 + ("kept on the device" if resident == "yes" else "fetched batch by batch"),

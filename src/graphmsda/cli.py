@@ -27,6 +27,7 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 2 for a user's mistake, 130 when interrupted."""
     first = os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
+    given = argparse.Namespace()
     try:
         given = build_parser().parse_args(arguments)
         given.command(given)
@@ -37,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         if first:
-            print("graphmsda: interrupted; the same command goes on from there", file=sys.stderr)
+            further = "; the same command goes on from there" if getattr(given, "resumes", False) else ""
+            print(f"graphmsda: interrupted{further}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -56,7 +58,7 @@ def build_parser() -> Parser:
     demo.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="N", help="average over these seeds")
     demo.add_argument("--epochs", type=int, default=None, help="epochs of each run")
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="where the runs go")
-    demo.set_defaults(command=command_demo)
+    demo.set_defaults(command=command_demo, resumes=True)
 
     fit = commands.add_parser("fit", help="train a model on labelled sources and an unlabelled target")
     data = fit.add_argument_group("data")
@@ -74,7 +76,7 @@ def build_parser() -> Parser:
     fit.add_argument("--extend", action="store_true", help="go on to more epochs than the run was begun with")
     fit.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="hyper-parameters of the method")
     add_settings(fit.add_argument_group("training"))
-    fit.set_defaults(command=command_fit)
+    fit.set_defaults(command=command_fit, resumes=True)
 
     evaluate = commands.add_parser("evaluate", help="compare a model's predictions with labels")
     evaluate.add_argument("run", type=Path, help="run directory")
@@ -179,6 +181,8 @@ def command_fit(given: argparse.Namespace) -> None:
         for name, value in (data.get("reading") or {}).items():
             setattr(given, name, getattr(given, name, None) or value)
     settings = given_settings(given)
+    if given.data_root is not None:
+        os.environ["GRAPHMSDA_DATA"] = str(given.data_root)  # pretrained weights are looked for there too
     reading = {name: getattr(given, name) for name in LOADING if getattr(given, name) is not None}
     origin: dict[str, Any] = {"reading": {name: str(v) if isinstance(v, Path) else v for name, v in reading.items()}}
     root, variant = reading.pop("data_root", None), reading.pop("variant", None)

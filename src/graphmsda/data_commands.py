@@ -28,7 +28,7 @@ def add_parsers(parser: Any, kind: Any) -> None:
     prepare.add_argument("name", help="digits-five, office-31, pacs or domainnet")
     prepare.add_argument("--root", metavar="DIR", help="where to put it (default: $GRAPHMSDA_DATA)")
     prepare.add_argument("--only", nargs="+", metavar="FILE", help="these files alone")
-    prepare.set_defaults(command=command_prepare)
+    prepare.set_defaults(command=command_prepare, resumes=True)
 
     check = commands.add_parser("check", help="counts, unreadable files, duplicates and leaks, contact sheets")
     check.add_argument("places", nargs="+", metavar="PATH", help="domains of any format, or the name of a benchmark")

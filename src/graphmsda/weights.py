@@ -41,11 +41,16 @@ def default_weights(backbone: str, root: str | Path | None = None) -> str:
 
 
 def published(backbone: str, weights: str) -> Any:
-    """Return torchvision's entry for ``imagenet`` (its default) or for one of its own names, else None."""
+    """Return torchvision's entry for ``imagenet`` or for one of its own names, else None.
+
+    ``imagenet`` is the first version where there are several: what the papers of this field start from.
+    """
     from torchvision.models import get_model_weights
 
     entries = get_model_weights(backbone).__members__
-    return entries.get("DEFAULT" if weights == "imagenet" else weights.upper())
+    if weights == "imagenet":
+        return entries.get("IMAGENET1K_V1") or entries.get("DEFAULT")
+    return entries.get(weights.upper())
 
 
 def fetch(backbone: str, entry: Any) -> dict[str, Tensor]:

@@ -113,6 +113,16 @@ def test_the_same_run_is_taken_on_any_device(run: Path) -> None:
     assert (run / "config.yaml").read_bytes() == before
 
 
+def test_a_run_of_an_earlier_version_goes_on(run: Path) -> None:
+    """It knows nothing of settings that came later; their defaults are what it did."""
+    before = folder.read_config(run)
+    for name in ("augment", "resident"):
+        del before["settings"][name]
+    folder.write_config(run, before)
+    folder.open_folder(run, config(epochs=5), extend=False)
+    assert "augment was 'none' and is now 'weak'" in refusal(run, config(epochs=5, augment="weak"))
+
+
 def test_other_things_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "a file is there" in refusal(tmp_path / "file", config())

@@ -65,6 +65,7 @@ def test_every_setting_has_a_help_text() -> None:
 @pytest.fixture
 def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("GRAPHMSDA_DATA", "nowhere")  # no weights lie there
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,11 @@ def open_folder(path: Path, config: Mapping[str, Any], *, extend: bool) -> None:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    # A run of an earlier version lacks settings that came later, whose defaults change nothing.
+    known = {field.name: field.default for field in dataclasses.fields(Settings) if field.default is not MISSING}
+
     def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-        rest = {k: v for k, v in settings.items() if k not in (*FREE_TO_CHANGE, "parameters")}
+        rest = {k: v for k, v in (known | dict(settings)).items() if k not in (*FREE_TO_CHANGE, "parameters")}
         return rest | dict(settings.get("parameters", {}))
 
     a, b = flat(before), flat(now)
