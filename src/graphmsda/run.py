@@ -37,6 +37,7 @@ class Predictions:
         nearest_source: Name of the source each sample lies closest to, or None.
         errors: Why a sample could not be read, or None.
         classes: The run's classes.
+        notes: One sentence for each thing that had to be assumed of the data.
     """
 
     items: list[str]
@@ -45,6 +46,7 @@ class Predictions:
     nearest_source: list[str | None]
     errors: list[str | None]
     classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.items)
@@ -74,6 +76,7 @@ class Evaluation:
         confusion: Rows are true classes, columns predicted ones.
         classes: Names of both.
         unreadable: Samples left out because they could not be read, with the reason.
+        notes: One sentence for each thing that had to be assumed of the data, such as labels counted from 1.
     """
 
     accuracy: float
@@ -82,6 +85,7 @@ class Evaluation:
     confusion: list[list[int]]
     classes: tuple[str, ...]
     unreadable: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 class Run:
@@ -126,9 +130,15 @@ class Run:
         """Return the rows of ``metrics.jsonl``."""
         return folder.read_metrics(self.path / folder.METRICS)
 
-    def predict(self, data: str | Path | Sequence[str | Path] | np.ndarray[Any, Any] | Tensor) -> Predictions:
-        """Predict folders, images or ``.npz`` files by path, or an array of images ``(N, H, W, C)`` or features."""
-        parts = list(self.stream(data))
+    def predict(self, data: Inputs, *, format: str | None = None, root: Path | None = None) -> Predictions:
+        """Predict whatever can be listed, by path, or an array of images ``(N, H, W, C)`` or features.
+
+        Args:
+            data: One or several folders, archives, lists, tables, array files or images, or an array or tensor.
+            format: What lies at the paths, where these do not tell.
+            root: Folder to which the paths of list files relate.
+        """
+        parts = list(self.stream(data, format=format, root=root))
         return Predictions(
             [item for part in parts for item in part.items],
             [label for part in parts for label in part.labels],
@@ -136,11 +146,12 @@ class Run:
             [source for part in parts for source in part.nearest_source],
             [error for part in parts for error in part.errors],
             self.classes,
+            tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         )
 
-    def stream(self, data: str | Path | Sequence[str | Path] | np.ndarray[Any, Any] | Tensor) -> Iterator[Predictions]:
+    def stream(self, data: Inputs, *, format: str | None = None, root: Path | None = None) -> Iterator[Predictions]:
         """Predict the same, a chunk at a time: memory does not grow with the number of samples."""
-        for listing in self._listings(data):
+        for listing in self._listings(data, format, root):
             yield from self._stream_listing(listing)
 
     def evaluate(
@@ -175,8 +186,9 @@ class Run:
                 predicted = self._predict(data.x[begin : begin + CHUNK], number)
                 confusion += _count(data.y[begin : begin + CHUNK], predicted.argmax(1), len(self.classes))
             return _evaluation(confusion, self.classes, {})
-        listing = open_listing(data, labelled=True, part="test", format=format, root=root)
-        truth = torch.tensor(evaluation_indices(listing.labels or (), self.classes, listing.origin))
+        listing = open_listing(data, labelled=True, part="test", format=format, root=root, alone=True)
+        notes = list(listing.notes)
+        truth = torch.tensor(evaluation_indices(listing.labels or (), self.classes, listing.origin, notes))
         index = {name: place for place, name in enumerate(self.classes)}
         unreadable: dict[str, str] = {}
         place = 0
@@ -189,7 +201,7 @@ class Run:
                 place += 1
         if confusion.sum() == 0:
             raise UserError(f"{listing.origin}: none of {len(listing)} samples could be read; nothing to evaluate")
-        return _evaluation(confusion, self.classes, unreadable)
+        return _evaluation(confusion, self.classes, unreadable, tuple(notes))
 
     def embed(self, x: Tensor) -> Tensor:
         """Embed samples as the model reads the target: ``(N, 3, H, W)`` uint8 or ``(N, F)`` -> ``(N, d)``."""
@@ -197,7 +209,7 @@ class Run:
             parts = [self.method.embed(part.to(self.device)).cpu() for part in torch.split(x, CHUNK)]
             return torch.cat(parts)
 
-    def _listings(self, data: Any) -> list[Listing]:
+    def _listings(self, data: Any, format: str | None, root: Path | None) -> list[Listing]:
         from graphmsda.data.formats import open_listing
         from graphmsda.data.readers.arrays import listing_of_arrays
 
@@ -205,7 +217,11 @@ class Run:
             data = [data]
         if not isinstance(data, list | tuple):
             return [listing_of_arrays(data, None, name="array")]
-        return [open_listing(path, labelled=False) for path in data]
+        listings = [open_listing(path, labelled=False, format=format, root=root, alone=True) for path in data]
+        for listing in listings:  # before anything is predicted: half an answer helps nobody
+            if (listing.feature_count is None) != (len(self.about["shape"]) == 3):
+                self._refuse(str(listing.origin), [3, 0, 0] if listing.feature_count is None else [listing.feature_count])
+        return listings
 
     @torch.inference_mode()
     def _predict(self, x: Tensor, domain: int) -> Tensor:
@@ -266,7 +282,9 @@ def _count(truth: Tensor, predicted: Tensor, classes: int) -> Tensor:
     return torch.bincount(truth * classes + predicted, minlength=classes**2).reshape(classes, classes)
 
 
-def _evaluation(confusion: Tensor, classes: tuple[str, ...], unreadable: dict[str, str]) -> Evaluation:
+def _evaluation(
+    confusion: Tensor, classes: tuple[str, ...], unreadable: dict[str, str], notes: tuple[str, ...] = ()
+) -> Evaluation:
     counts, right = confusion.sum(1), confusion.diagonal()
     return Evaluation(
         accuracy=float(right.sum() / counts.sum()),
@@ -275,4 +293,5 @@ def _evaluation(confusion: Tensor, classes: tuple[str, ...], unreadable: dict[st
         confusion=confusion.tolist(),
         classes=classes,
         unreadable=unreadable,
+        notes=notes,
     )

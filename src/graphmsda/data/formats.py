@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, cast
@@ -37,6 +38,7 @@ SUFFIXES = {
     ".tbz2": "archive", ".tar.bz2": "archive", ".txz": "archive", ".tar.xz": "archive", ".txt": "list", ".lst": "list",
     ".npz": "npz", ".mat": "mat", ".parquet": "parquet", ".csv": "csv",
 }  # fmt: skip
+BESIDE = ("list", "mat")  # formats whose openers look for other parts beside a file
 GLANCE = 200  # entries of a folder looked at to see what it is for
 
 
@@ -51,7 +53,13 @@ class Opener(Protocol):
 
 
 def open_listing(
-    path: str | Path, *, labelled: bool, part: str | None = None, format: str | None = None, root: Path | None = None
+    path: str | Path,
+    *,
+    labelled: bool,
+    part: str | None = None,
+    format: str | None = None,
+    root: Path | None = None,
+    alone: bool = False,
 ) -> Listing:
     """List what lies at `path`.
 
@@ -62,6 +70,8 @@ def open_listing(
             default everything, or of a list file named for a part, such as ``train.txt``, that part.
         format: One of `FORMATS`, where the path does not tell.
         root: Folder to which the paths in a list or table relate; by default found from where the file lies.
+        alone: Leave out files that lie beside the one given and hold its other parts: who names ``x_test.txt`` wants
+            that one, whatever part is looked for elsewhere.
     """
     origin = Path(path).expanduser()
     if not os.path.exists(origin):
@@ -71,6 +81,8 @@ def open_listing(
     format = format or recognise(origin)
     module, _, function = FORMATS[format].partition(":")
     opener = cast(Opener, getattr(importlib.import_module(module), function))
+    if alone and format in BESIDE:
+        opener = cast(Opener, partial(opener, alone=True))
     listing = opener(origin, labelled=labelled, root=root)
     if part is None and format == "list" and origin.is_file():
         from graphmsda.data.readers.lists import part_named

@@ -72,7 +72,7 @@ def load_task_report(sources: Sequence[str | Path], target: str | Path, **option
     if not sources:
         raise UserError("no source domain was given; give at least one labelled folder or file")
     listings = [
-        open_listing(path, labelled=labelled, part="train", format=how.format, root=how.root)
+        open_listing(path, labelled=labelled, part="train", format=how.format, root=how.root, alone=True)
         for path, labelled in (*((path, True) for path in sources), (target, False))
     ]
     _check_places(listings)

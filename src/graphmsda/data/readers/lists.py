@@ -29,7 +29,7 @@ class Line:
     label: str | None
 
 
-def open_list(path: Path, *, labelled: bool, root: Path | None = None) -> FolderListing:
+def open_list(path: Path, *, labelled: bool, root: Path | None = None, alone: bool = False) -> FolderListing:
     """List the images that a list file names, in its order.
 
     A list named for a part (``train.txt``, ``clipart_test.txt``, ``photo_train_kfold.txt``) is joined by its siblings
@@ -42,8 +42,9 @@ def open_list(path: Path, *, labelled: bool, root: Path | None = None) -> Folder
         labelled: Whether labels are wanted; otherwise what follows the path is not looked at.
         root: Folder to which the paths relate; by default the folder of the list, or the nearest above or beside it,
             in which the images are found.
+        alone: Read the file given and no other.
     """
-    lists = _lists(path)
+    lists = {path: None} if alone and path.is_file() else _lists(path)
     given = path if path in lists else next(iter(lists))
     notes: list[str] = []
     found = {file: _once(file, read_list(file, labelled=labelled), notes) for file in lists}

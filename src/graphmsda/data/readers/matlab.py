@@ -35,14 +35,15 @@ class _Block:
     layout: str
 
 
-def open_matlab(path: Path, *, labelled: bool, root: Path | None = None) -> ArrayListing:
+def open_matlab(path: Path, *, labelled: bool, root: Path | None = None, alone: bool = False) -> ArrayListing:
     """Read a MATLAB file of any version; without `labelled` variables with labels are not loaded.
 
-    A file whose name says ``train`` is read with the one beside it whose name says ``test`` instead, if there is one.
+    A file whose name says ``train`` is read with the one beside it whose name says ``test`` instead, if there is one,
+    unless it is to be read `alone`.
     """
     notes: list[str] = []
     blocks = _blocks(path, labelled, notes)
-    if [block.part for block in blocks] == [None]:
+    if not alone and [block.part for block in blocks] == [None]:
         for part, beside in _siblings(path).items():
             more = _blocks(beside, labelled, notes)
             if [block.part for block in more] == [None]:
