@@ -16,6 +16,7 @@ from torch import Tensor
 from graphmsda import Domain, EvalSet, Run, Task, Unlabelled, UserError, fit
 from graphmsda.data.listing import Decoded
 from graphmsda.data.readers.folder import FolderListing
+from graphmsda.tables import evaluation_json, evaluation_table, write_predictions
 from tests.conftest import QUICK, feature_task, image_task
 
 CLASSES = ("class-0", "class-1", "class-2")
@@ -266,6 +267,42 @@ def test_unknown_classes_are_named(run: Run, tmp_path: Path) -> None:
         run.evaluate(root)
 
 
+def test_what_was_assumed_of_labels_is_told(runs: dict[str, Run], tmp_path: Path) -> None:
+    x = feature_task().target.x[:9].numpy()
+    sources = tuple(Domain(s.name, s.x, s.y) for s in feature_task().sources)
+    numbered = Task(sources, feature_task().target, ("0", "1", "2"))
+    run = fit(numbered, "source-only", out=tmp_path / "run", **QUICK)
+    np.savez(tmp_path / "from-one.npz", x=x, y=np.arange(9) % 3 + 1)
+    result = run.evaluate(tmp_path / "from-one.npz")
+    assert result.counts == {"0": 3, "1": 3, "2": 3}
+    assert result.notes == [f"{tmp_path}/from-one.npz: its classes 1 to 3 were read as 0 to 2, as elsewhere"]
+    assert f"note: {result.notes[0]}" in evaluation_table(result).splitlines()
+    assert json.loads(evaluation_json(result))["notes"] == result.notes
+
+
+def test_a_list_that_is_named_is_the_one_that_is_read(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever asks for `x_train.txt` is not to be answered with what `x_test.txt` beside it names."""
+    lines = []
+    for number, name in enumerate(CLASSES):
+        paths = save_images(tmp_path / "pictures" / name, image_task(seed=number).target.x[:3])
+        lines += [f"{name}/{path.name} {number}\n" for path in paths]
+    (tmp_path / "x_train.txt").write_text("".join(lines[:-2]) + lines[0])
+    (tmp_path / "x_test.txt").write_text(lines[0] + lines[-1])
+    for name, count in (("x_train.txt", 7), ("x_test.txt", 2)):
+        file = tmp_path / name
+        assert sum(run.evaluate(file, root=tmp_path / "pictures").counts.values()) == count
+        found = run.predict(file, root=tmp_path / "pictures")
+        assert len(found) == count
+        assert any("name an image again" in note for note in found.notes) == (name == "x_train.txt")
+        (tmp_path / name).rename(tmp_path / "as-list")
+        assert len(run.predict(tmp_path / "as-list", format="list", root=tmp_path / "pictures")) == count
+        (tmp_path / "as-list").rename(tmp_path / name)
+    assert write_predictions(run, [tmp_path / "x_train.txt"], None, root=tmp_path / "pictures") == (7, 0)
+    assert capsys.readouterr().err.count("name an image again") == 1
+
+
 def test_nothing_readable_to_evaluate(run: Run, tmp_path: Path) -> None:
     for name in CLASSES:
         (tmp_path / "test" / name).mkdir(parents=True)
@@ -281,13 +318,27 @@ def test_labels_that_cannot_be(runs: dict[str, Run], y: list[int]) -> None:
 
 
 def test_samples_of_another_kind(runs: dict[str, Run], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"samples have shape \(5,\); this model reads \(3, 16, 16\)"):
+    features = "holds feature vectors of length 5, but this model reads images of 16 x 16 pixels; give data like those"
+    with pytest.raises(UserError, match=features):
         runs["mrf"].predict(feature_task().target.x)
-    save_images(tmp_path / "new", image_task().target.x[:1])
-    with pytest.raises(UserError, match=r"this model reads \(5,\)"):
+    save_images(tmp_path / "new" / "class-0", image_task().target.x[:1])
+    images = "new: holds images, but this model reads feature vectors of length 5"
+    with pytest.raises(UserError, match=images):
         runs["features"].predict(tmp_path / "new")
-    with pytest.raises(UserError, match=r"this model reads \(5,\)"):
+    with pytest.raises(UserError, match=images):
+        runs["features"].evaluate(tmp_path / "new")
+    with pytest.raises(UserError, match="holds feature vectors of length 6, but this model reads feature vectors of"):
         runs["features"].predict(np.zeros((2, 6), np.float32))
+
+
+def test_a_mistake_in_any_input_is_told_before_anything_is_written(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_images(tmp_path / "new", image_task().target.x[:1])
+    np.savez(tmp_path / "features.npz", x=np.zeros((2, 5), np.float32))
+    with pytest.raises(UserError, match=r"features\.npz: holds feature vectors"):
+        write_predictions(run, [tmp_path / "new", tmp_path / "features.npz"], None)
+    assert capsys.readouterr().out == ""
 
 
 def test_images_that_are_not_square(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,75 +16,18 @@ from graphmsda.engine import folder
 from graphmsda.engine.files import read_tensors
 from graphmsda.errors import UserError
 from graphmsda.methods import Method, build_method
+from graphmsda.predictions import Evaluation as Evaluation
+from graphmsda.predictions import Predictions as Predictions
+from graphmsda.predictions import count_pairs, summarise
 
 if TYPE_CHECKING:
     import numpy as np
 
     from graphmsda.data.listing import Listing
 
+    Inputs = str | Path | Sequence[str | Path] | np.ndarray[Any, Any] | Tensor
+
 CHUNK = 256  # samples decoded and embedded at a time: what bounds the memory of a prediction
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What a model says of some samples, in their order.
-
-    Attributes:
-        items: Name of each sample: its path, or its place in an array.
-        labels: Predicted class, or None for a sample that could not be read.
-        probabilities: ``(N, K)``, in the order of the run's `classes`; rows of unreadable samples are NaN.
-        nearest_source: Name of the source each sample lies closest to, or None.
-        errors: Why a sample could not be read, or None.
-        classes: The run's classes.
-        notes: One sentence for each thing that had to be assumed of the data.
-    """
-
-    items: list[str]
-    labels: list[str | None]
-    probabilities: Tensor
-    nearest_source: list[str | None]
-    errors: list[str | None]
-    classes: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    @property
-    def confidence(self) -> Tensor:
-        """Probability of each predicted class, ``(N,)``."""
-        return self.probabilities.amax(1)
-
-    def top(self, count: int) -> list[list[tuple[str, float]]]:
-        """Return the most probable classes of each sample with their probabilities."""
-        values, places = self.probabilities.topk(min(count, len(self.classes)), dim=1)
-        return [
-            [] if label is None else [(self.classes[p], v) for p, v in zip(row_places, row, strict=True)]
-            for label, row_places, row in zip(self.labels, places.tolist(), values.tolist(), strict=True)
-        ]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How predictions compare with labels; accuracies are fractions.
-
-    Attributes:
-        accuracy: Share of right predictions.
-        per_class: The same for each class that has samples.
-        counts: Samples of each class.
-        confusion: Rows are true classes, columns predicted ones.
-        classes: Names of both.
-        unreadable: Samples left out because they could not be read, with the reason.
-        notes: One sentence for each thing that had to be assumed of the data, such as labels counted from 1.
-    """
-
-    accuracy: float
-    per_class: dict[str, float]
-    counts: dict[str, int]
-    confusion: list[list[int]]
-    classes: tuple[str, ...]
-    unreadable: dict[str, str]
-    notes: tuple[str, ...] = ()
 
 
 class Run:
@@ -184,9 +126,10 @@ class Run:
             self._check_shape(data.name, data.x.shape[1:])
             for begin in range(0, len(data.x), CHUNK):
                 predicted = self._predict(data.x[begin : begin + CHUNK], number)
-                confusion += _count(data.y[begin : begin + CHUNK], predicted.argmax(1), len(self.classes))
-            return _evaluation(confusion, self.classes, {})
+                confusion += count_pairs(data.y[begin : begin + CHUNK], predicted.argmax(1), len(self.classes))
+            return summarise(confusion, self.classes, {})
         listing = open_listing(data, labelled=True, part="test", format=format, root=root, alone=True)
+        self._check_kind(listing)
         notes = list(listing.notes)
         truth = torch.tensor(evaluation_indices(listing.labels or (), self.classes, listing.origin, notes))
         index = {name: place for place, name in enumerate(self.classes)}
@@ -201,7 +144,7 @@ class Run:
                 place += 1
         if confusion.sum() == 0:
             raise UserError(f"{listing.origin}: none of {len(listing)} samples could be read; nothing to evaluate")
-        return _evaluation(confusion, self.classes, unreadable, tuple(notes))
+        return summarise(confusion, self.classes, unreadable, notes)
 
     def embed(self, x: Tensor) -> Tensor:
         """Embed samples as the model reads the target: ``(N, 3, H, W)`` uint8 or ``(N, F)`` -> ``(N, d)``."""
@@ -219,8 +162,7 @@ class Run:
             return [listing_of_arrays(data, None, name="array")]
         listings = [open_listing(path, labelled=False, format=format, root=root, alone=True) for path in data]
         for listing in listings:  # before anything is predicted: half an answer helps nobody
-            if (listing.feature_count is None) != (len(self.about["shape"]) == 3):
-                self._refuse(str(listing.origin), [3, 0, 0] if listing.feature_count is None else [listing.feature_count])
+            self._check_kind(listing)
         return listings
 
     @torch.inference_mode()
@@ -232,15 +174,27 @@ class Run:
             raise UserError(f"this run has no domain {name!r}; it has {', '.join(self.domains)}")
         return -1 if name is None else self.domains.index(name)
 
+    def _check_kind(self, listing: Listing) -> None:
+        """Refuse, before anything is decoded, features where images are expected and the other way round."""
+        features = listing.feature_count
+        if features is not None:
+            self._check_shape(str(listing.origin), [features])
+        elif len(self.about["shape"]) == 1:
+            raise self._of_another_kind(str(listing.origin), "images")
+
     def _check_shape(self, origin: str, shape: Sequence[int]) -> None:
         if list(shape) != self.about["shape"]:
-            raise UserError(
-                f"{origin}: samples have shape {tuple(shape)}; this model reads {tuple(self.about['shape'])}"
-            )
+            raise self._of_another_kind(origin, _kind(shape))
+
+    def _of_another_kind(self, origin: str, found: str) -> UserError:
+        return UserError(
+            f"{origin}: holds {found}, but this model reads {_kind(self.about['shape'])}; give data like those it was "
+            "trained on"
+        )
 
     @torch.inference_mode()
     def _stream_listing(self, listing: Listing, domain: int = -1) -> Iterator[Predictions]:
-        names = listing.item_names
+        names, notes = listing.item_names, listing.notes
         for begin in range(0, len(listing), CHUNK):
             rows = range(begin, min(begin + CHUNK, len(listing)))
             decoded = listing.read(rows, self.image_size)
@@ -260,7 +214,8 @@ class Run:
                     labels[place], nearest[place] = self.classes[best], self.domains[source]
             for place, reason in decoded.failures:
                 errors[place] = reason
-            yield Predictions([names[i] for i in rows], labels, probabilities, nearest, errors, self.classes)
+            yield Predictions([names[i] for i in rows], labels, probabilities, nearest, errors, self.classes, notes)
+            notes = ()  # once is enough
 
 
 def _read_about(file: Path) -> dict[str, Any]:
@@ -277,21 +232,10 @@ def _read_about(file: Path) -> dict[str, Any]:
     return about
 
 
-def _count(truth: Tensor, predicted: Tensor, classes: int) -> Tensor:
-    """Return how often each class was taken for each: ``(K, K)``, true classes down."""
-    return torch.bincount(truth * classes + predicted, minlength=classes**2).reshape(classes, classes)
+def _kind(shape: Sequence[int]) -> str:
+    """Return what samples of a shape are, for people.
 
-
-def _evaluation(
-    confusion: Tensor, classes: tuple[str, ...], unreadable: dict[str, str], notes: tuple[str, ...] = ()
-) -> Evaluation:
-    counts, right = confusion.sum(1), confusion.diagonal()
-    return Evaluation(
-        accuracy=float(right.sum() / counts.sum()),
-        per_class={name: float(r / n) for name, r, n in zip(classes, right, counts, strict=True) if n},
-        counts={name: int(n) for name, n in zip(classes, counts, strict=True)},
-        confusion=confusion.tolist(),
-        classes=classes,
-        unreadable=unreadable,
-        notes=notes,
-    )
+    >>> _kind([3, 32, 32]), _kind([5])
+    ('images of 32 x 32 pixels', 'feature vectors of length 5')
+    """
+    return f"feature vectors of length {shape[0]}" if len(shape) == 1 else f"images of {shape[1]} x {shape[2]} pixels"

@@ -6,11 +6,12 @@ import csv
 import dataclasses
 import inspect
 import io
+import itertools
 import json
 import re
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -48,6 +49,7 @@ def evaluation_table(result: Evaluation) -> str:
     if result.unreadable:
         first, reason = next(iter(result.unreadable.items()))
         lines.append(f"{len(result.unreadable)} could not be read and were left out (first: {first}, {reason})")
+    lines += [f"note: {note}" for note in result.notes]
     wide = len(result.classes) > 20  # a confusion matrix of hundreds of columns helps nobody on a terminal
     table = new_table("class", "samples", "accuracy", *([] if wide else result.classes))
     for number, name in enumerate(result.classes):
@@ -59,19 +61,26 @@ def evaluation_table(result: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def write_predictions(run: Run, inputs: Sequence[str | Path], out: Path | None) -> tuple[int, int]:
-    """Write the predictions as CSV to a file (whole or not at all) or standard output; return rows and failures."""
+def write_predictions(run: Run, inputs: Sequence[str | Path], out: Path | None, **reading: Any) -> tuple[int, int]:
+    """Write the predictions as CSV to a file (whole or not at all) or standard output; return rows and failures.
+
+    What had to be assumed of the data is told on stderr. `reading` goes to `Run.stream`.
+    """
+    parts = run.stream(list(inputs), **reading)
     if out is None:
-        return _write_rows(run, inputs, sys.stdout)
+        return _write_rows(parts, sys.stdout)
     with replacing(out) as beside, beside.open("w", newline="", encoding="utf-8") as file:
-        return _write_rows(run, inputs, file)
+        return _write_rows(parts, file)
 
 
-def _write_rows(run: Run, inputs: Sequence[str | Path], file: TextIO) -> tuple[int, int]:
+def _write_rows(parts: Iterator[Predictions], file: TextIO) -> tuple[int, int]:
     writer = csv.writer(file)
+    first = next(parts, None)  # before the header: a mistake is told without a page begun
     writer.writerow(COLUMNS)
     rows = failures = 0
-    for part in run.stream(list(inputs)):
+    for part in itertools.chain([] if first is None else [first], parts):
+        for note in part.notes:
+            print(f"graphmsda: {note}", file=sys.stderr)
         for row in prediction_rows(part):
             writer.writerow(row)
         rows += len(part)

@@ -46,6 +46,7 @@ def test_files_are_recognised_by_name(tmp_path, name, kind):
         (("1.png", "2.png", "README.txt"), "folder"),
         (("train-00000.parquet", "README.md"), "parquet"),
         (("data/train-00000.parquet",), "parquet"),
+        (("x.parquet", "images/1.png", "images/2.png"), "parquet"),
         (("train.txt", "test.txt", "1.png"), "list"),
         (("train.txt",), "list"),
         (("Train.txt", "images/1.png", "images/2.png"), "list"),
@@ -65,6 +66,7 @@ def test_folders_are_recognised_by_what_is_in_them(tmp_path, names, kind):
         (("train.txt", "images/cat/1.png", "images/dog/1.png"), "folder or as list"),
         (("train.txt", "train/cat/1.png", "train/dog/1.png"), "folder or as list"),
         (("1.png", "x.parquet"), "folder or as parquet"),
+        (("labels.parquet", "cat/1.png", "dog/1.png"), "folder or as parquet"),
         (("train.txt", "x.parquet"), "list or as parquet"),
     ],
 )
@@ -131,3 +133,10 @@ def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(UserError, match=r"cannot be listed \(Permission denied\)"):
         recognise(tmp_path)
+
+
+@pytest.mark.parametrize("format", ["npz", "mat", "csv", "image"])
+def test_a_folder_is_no_such_file(tmp_path, format):
+    with pytest.raises(UserError) as caught:
+        open_listing(tmp_path, labelled=False, format=format)
+    assert str(caught.value) == f"{tmp_path}: a folder; give a {format} file, or leave out --format {format}"

@@ -107,3 +107,9 @@ def test_unknown_names_list_what_exists(name: str, hint: str) -> None:
     assert f"no task {name!r}" in str(caught.value)
     assert hint in str(caught.value)
     assert all(known in str(caught.value) for known in task_names())
+
+
+@pytest.mark.parametrize("name", [["demo:neon"], 5, None])
+def test_a_recipe_may_say_anything(name: object) -> None:
+    with pytest.raises(UserError, match="there is no task"):
+        find_task(name)  # type: ignore[arg-type]

@@ -185,3 +185,51 @@ def test_progress_is_shown_on_stderr_alone(tmp_path, capsys):
     shown = load_task([a], target, progress=True)
     assert capsys.readouterr().out == ""
     assert shown.fingerprint() == quiet.fingerprint()
+
+
+def test_a_list_named_for_a_part_is_taken_as_it_is(tmp_path):
+    """`--target x_test.txt` must not train on the images of `x_train.txt` beside it, which the source has too."""
+    folder(tmp_path / "x")
+    (tmp_path / "x_train.txt").write_text("x/cat/000.png 0\nx/dog/000.png 1\n")
+    (tmp_path / "x_test.txt").write_text("x/cat/001.png 0\nx/dog/001.png 1\nx/dog/002.png 1\n")
+    task, notes = load_task_report([tmp_path / "x_train.txt"], tmp_path / "x_test.txt")
+    assert task.domains == ("x_train.txt", "x_test.txt")
+    assert task.sources[0].x[:, 0, 0, 0].tolist() == [0, 100]
+    assert task.target.x[:, 0, 0, 0].tolist() == [1, 101, 102]
+    assert not any("using its" in note for note in notes)
+
+
+def test_what_a_recipe_says_as_text_or_wrongly(tmp_path):
+    folder(tmp_path / "pictures")
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "a.txt").write_text("cat/000.png cat\ndog/000.png dog\n")
+    (tmp_path / "lists" / "b.txt").write_text("cat/001.png\ndog/001.png\n")
+    lists = [tmp_path / "lists" / "a.txt"], tmp_path / "lists" / "b.txt"
+    assert len(load_task(*lists, root=str(tmp_path / "pictures")).target.x) == 2
+    for size in (0, -1, 100_000, "32", 1.5):
+        told = f"image_size is {size}; give a side of at least 1 pixel and at most 4096, such as 32 or 224"
+        assert sentence(*lists, root=tmp_path / "pictures", image_size=size) == told
+    for odd in (5, None, ["a"]):
+        assert f"{odd!r}: not a path; give a folder of images" in sentence([tmp_path / "pictures", odd], lists[1])
+        assert f"{odd!r}: not a path" in sentence([tmp_path / "pictures"], odd)
+    for name in ("root", "cache"):
+        assert sentence(*lists, **{name: 5}) == f"{name} is 5; give the path of a folder"
+
+
+def test_columns_in_another_order_are_refused(tmp_path):
+    rows = "0,1,{}\n1,0,{}\n"
+    for name, header in (("a", "p,q,label"), ("b", "q,p,label"), ("c", "u,v,label"), ("d", "P, Q,label")):
+        (tmp_path / f"{name}.csv").write_text(header + "\n" + rows.format("cat", "dog"))
+    a, b, c, d = (tmp_path / f"{name}.csv" for name in "abcd")
+    for sources, target in (([a], b), ([a, b], c), ([b], a)):
+        assert "in another order (feature 1 is " in sentence(sources, target)
+    told = f"{b}: its columns are those of {a} in another order (feature 1 is 'q', not 'p'); write them in one order"
+    assert sentence([a], b) == told
+    assert load_task_report([a], d)[1] == []
+    (note,) = load_task_report([a], c)[1]
+    assert note.startswith(f"{c}: its columns have other names than those of {a} and were taken in their order")
+    table = pytest.importorskip("pyarrow").table({"q": [0.5, 1], "p": [1.0, 0], "label": ["cat", "dog"]})
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "e.parquet")
+    assert "in another order" in sentence([a], tmp_path / "e.parquet")
+    features(tmp_path / "f.npz", x=np.eye(2), y=("cat", "dog"))
+    assert load_task_report([a], tmp_path / "f.npz")[1] == []

@@ -38,6 +38,7 @@ SUFFIXES = {
     ".tbz2": "archive", ".tar.bz2": "archive", ".txz": "archive", ".tar.xz": "archive", ".txt": "list", ".lst": "list",
     ".npz": "npz", ".mat": "mat", ".parquet": "parquet", ".csv": "csv",
 }  # fmt: skip
+FILES = ("npz", "mat", "csv", "image")  # formats of which a folder is never one
 BESIDE = ("list", "mat")  # formats whose openers look for other parts beside a file
 GLANCE = 200  # entries of a folder looked at to see what it is for
 
@@ -73,6 +74,8 @@ def open_listing(
         alone: Leave out files that lie beside the one given and hold its other parts: who names ``x_test.txt`` wants
             that one, whatever part is looked for elsewhere.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"{path!r}: not a path; {EXPECTED}")
     origin = Path(path).expanduser()
     if not os.path.exists(origin):
         raise UserError(f"{origin}: not found; {EXPECTED}")
@@ -80,26 +83,30 @@ def open_listing(
         raise UserError(f"--format {format}: unknown; choose one of {', '.join(FORMATS)}")
     format = format or recognise(origin)
     module, _, function = FORMATS[format].partition(":")
+    if format in FILES and origin.is_dir():
+        raise UserError(f"{origin}: a folder; give a {format} file, or leave out --format {format}")
     opener = cast(Opener, getattr(importlib.import_module(module), function))
     if alone and format in BESIDE:
-        opener = cast(Opener, partial(opener, alone=True))
+        opener = cast(Opener, partial(cast(Callable[..., Listing], opener), alone=True))
     listing = opener(origin, labelled=labelled, root=root)
     if part is None and format == "list" and origin.is_file():
         from graphmsda.data.readers.lists import part_named
 
-        part = part_named(origin)
+        own = part_named(origin)
+        return listing if own is None else take_part(listing, own, told=False)
     return listing if part is None else take_part(listing, part)
 
 
-def take_part(listing: Listing, part: str) -> Listing:
-    """Return one part of a listing that has parts; any other as it is."""
+def take_part(listing: Listing, part: str, *, told: bool = True) -> Listing:
+    """Return one part of a listing that has parts, with a note if it is to be `told`; any other as it is."""
     if listing.parts is None:
         return listing
     rows = [row for row, here in enumerate(listing.parts) if here == part]
     if not rows:
         there = ", ".join(sorted(set(listing.parts)))
         raise UserError(f"{listing.origin}: has no {part} part, only {there}; give the folder or file to use itself")
-    return take(listing, rows, f"{listing.origin}: using its {part} part, {len(rows):,} of {len(listing):,} samples")
+    note = f"{listing.origin}: using its {part} part, {len(rows):,} of {len(listing):,} samples"
+    return take(listing, rows, *([note] if told else []))
 
 
 def recognise(path: Path) -> str:
@@ -144,8 +151,8 @@ def _kinds_inside(folder: Path) -> set[str]:
     if "list" in kinds:
         # Images beside a list are those it names; only folders that could be classes make a second way to read it.
         kinds -= {"folder"}
-        if _look_like_classes(folders):
-            kinds.add("folder")
+    if kinds and _look_like_classes(folders):
+        kinds.add("folder")
     return kinds
 
 

@@ -53,6 +53,11 @@ class Listing(ABC):
         """The length of the feature vectors; None for images."""
 
     @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """What the features are called, in their order; None where they have no names, and for images."""
+        return None
+
+    @property
     @abstractmethod
     def own_shape(self) -> tuple[int, int] | None:
         """Height and width that all images share; None where that is unknown or there are no images."""
@@ -142,6 +147,11 @@ class Subset(Listing):
     def feature_count(self) -> int | None:
         """As in the whole."""
         return self.whole.feature_count
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """As in the whole."""
+        return self.whole.feature_names
 
     @property
     def own_shape(self) -> tuple[int, int] | None:

@@ -47,13 +47,13 @@ def find_task(name: str, *, root: str | Path | None = None, variant: str | None 
         variant: One of the benchmark's variants; by default its first.
         **options: Fields of `graphmsda.data.task.Loading`.
     """
-    benchmark, _, domain = name.partition(":")
+    benchmark, _, domain = name.partition(":") if isinstance(name, str) else ("", "", "")
     if benchmark == "demo" and domain in demo.DOMAINS:
         task, test = demo.load(domain)
         return NamedTask(task, test, {}, {"task": name}, [])
     if benchmark == "demo" or not domain:
         known = task_names()
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
         hint = f"did you mean {close[0]}? " if close else ""
         raise UserError(f"there is no task {name!r}; {hint}choose one of {', '.join(known)}")
     found = open_task_listings(name, data_root(root), variant)

@@ -12,7 +12,7 @@ import torch
 
 from graphmsda.data.classes import evaluation_indices, match_classes
 from graphmsda.data.formats import open_listing
-from graphmsda.data.listing import Listing, take
+from graphmsda.data.listing import Listing, place_name, take
 from graphmsda.data.listing import choose_image_size as choose_image_size
 from graphmsda.data.progress import amount_bar
 from graphmsda.data.store import open_store
@@ -20,6 +20,7 @@ from graphmsda.domains import Domain, EvalSet, Samples, Task, Unlabelled
 from graphmsda.errors import UserError
 
 MOST_UNREADABLE = 0.05  # of a domain: a few damaged files are daily life, more mean that something went wrong
+LARGEST_SIDE = 4096  # of images in training: some fifty megabytes each
 CHUNK = 256  # samples read between two movements of the progress bar
 
 
@@ -47,8 +48,16 @@ class Loading:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.image_size is not None and self.image_size < 1:
-            raise UserError(f"image_size is {self.image_size}; give a side of at least 1 pixel, such as 32 or 224")
+        size = self.image_size
+        if size is not None and (not isinstance(size, int) or not 1 <= size <= LARGEST_SIDE):
+            raise UserError(
+                f"image_size is {size}; give a side of at least 1 pixel and at most {LARGEST_SIDE}, such as 32 or 224"
+            )
+        for name, place in (("root", self.root), ("cache", self.cache)):  # what a recipe says may be anything
+            if place is not None and not isinstance(place, str | Path):
+                raise UserError(f"{name} is {place!r}; give the path of a folder")
+        if self.root is not None:
+            object.__setattr__(self, "root", Path(self.root).expanduser())
 
 
 def load_task(sources: Sequence[str | Path], target: str | Path, **options: Any) -> Task:
@@ -82,7 +91,7 @@ def load_task_report(sources: Sequence[str | Path], target: str | Path, **option
 def build_task(sources: Sequence[Listing], target: Listing, names: Sequence[str], how: Loading) -> Task:
     """Match the classes of the sources and decode everything."""
     listings = [*sources, target]
-    _check_kinds(listings)
+    _check_kinds(listings, how.notes)
     matched = match_classes(sources, how.classes)
     image_size = how.image_size or choose_image_size(listings)
     how.notes.extend(note for listing in listings for note in listing.notes)
@@ -98,7 +107,7 @@ def build_task(sources: Sequence[Listing], target: Listing, names: Sequence[str]
 
 def build_eval_set(listing: Listing, name: str, classes: Sequence[str], image_size: int, how: Loading) -> EvalSet:
     """Decode labelled data to measure a model with `classes` on."""
-    indices = evaluation_indices(listing.labels or (), classes, listing.origin)
+    indices = evaluation_indices(listing.labels or (), classes, listing.origin, how.notes)
     x, kept = read_samples(listing, image_size, how)
     return EvalSet(name, x, torch.tensor(indices, dtype=torch.int64)[kept])
 
@@ -139,10 +148,11 @@ def _check_places(listings: Sequence[Listing]) -> None:
                 raise UserError(f"{inner.origin}: lies inside {outer.origin}, another domain; give separate folders")
 
 
-def _check_kinds(listings: Sequence[Listing]) -> None:
+def _check_kinds(listings: Sequence[Listing], notes: list[str]) -> None:
     first = listings[0]
     for other in listings[1:]:
         if first.feature_count == other.feature_count:
+            _check_columns(first, other, notes)
             continue
         if first.feature_count is None or other.feature_count is None:
             pictures, features = (first, other) if first.feature_count is None else (other, first)
@@ -155,13 +165,35 @@ def _check_kinds(listings: Sequence[Listing]) -> None:
         )
 
 
+def _check_columns(first: Listing, other: Listing, notes: list[str]) -> None:
+    """Refuse the same columns in another order, which would train well and mean nothing."""
+    one, two = first.feature_names, other.feature_names
+    if one is None or two is None or one == two:
+        return
+    place = next(place for place, (name, its) in enumerate(zip(one, two, strict=True)) if name != its)
+    if sorted(one) == sorted(two):
+        raise UserError(
+            f"{other.origin}: its columns are those of {first.origin} in another order (feature {place + 1} is "
+            f"{two[place]!r}, not {one[place]!r}); write them in one order"
+        )
+    notes.append(
+        f"{other.origin}: its columns have other names than those of {first.origin} and were taken in their order "
+        f"(feature {place + 1} is {two[place]!r} and {one[place]!r})"
+    )
+
+
 def _unique_names(listings: Sequence[Listing]) -> list[str]:
-    """Return the names of the domains, told apart by their parent folder, or failing that by a number."""
+    """Return the names of the domains, told apart by file, by parent folder, or failing that by a number."""
     names = [listing.name for listing in listings]
-    count = Counter(names)
+    files = [place_name(listing.origin) for listing in listings]
+    count, pairs = Counter(names), Counter(zip(names, files, strict=True))
     names = [
-        f"{name} ({listing.origin.absolute().parent.name})" if count[name] > 1 else name
-        for name, listing in zip(names, listings, strict=True)
+        name
+        if count[name] == 1
+        else file
+        if pairs[name, file] == 1
+        else f"{name} ({listing.origin.absolute().parent.name})"
+        for name, file, listing in zip(names, files, listings, strict=True)
     ]
     result: list[str] = []
     for name in names:

@@ -225,3 +225,11 @@ def test_what_unfolds_without_end_is_refused(tmp_path, monkeypatch):
     assert len(open_listing(path, labelled=False)) == 1000
     monkeypatch.setattr("graphmsda.data.readers.arrays.most_bytes", lambda path: 50 * path.stat().st_size)
     assert "'x' unfolds to far more than the file holds" in error(path, labelled=False)
+
+
+def test_an_archive_of_pictures_is_not_read_out_in_full(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for number in range(5000):
+            archive.writestr(f"cat/{number}.png", b"")
+    with pytest.raises(UserError, match=r"no array named 'x' in it \(found: cat/0.png.*cat/9.png and 4,990 more\)"):
+        open_listing(tmp_path / "a.npz", labelled=True)

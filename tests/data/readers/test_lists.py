@@ -217,7 +217,11 @@ def test_lists_of_other_parts_are_found(tmp_path, train, validation, test, domai
     for name in filter(None, lists):
         counts = {part: len(open_listing(place / name, labelled=True, part=part)) for part in ("train", "test")}
         assert counts == {"train": 3, "test": 2}
-        assert len(open_listing(place / name, labelled=False)) == lists[name].count("\n")  # the one that was named
+        named = open_listing(place / name, labelled=False)
+        assert len(named) == lists[name].count("\n")  # the one that was named
+        assert not any("using its" in note for note in named.notes)  # which needs no telling
+        alone = open_listing(place / name, labelled=False, part="test", alone=True)
+        assert (alone.item_names, alone.parts) == (named.item_names, None)
     whole = open_list(place / test, labelled=True)
     assert whole.name == domain
     assert whole.parts == ("train",) * 3 + ("validation",) * bool(validation) + ("test",) * 2

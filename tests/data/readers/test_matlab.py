@@ -82,6 +82,8 @@ def test_the_file_with_test_images_beside_the_one_for_training(tmp_path):
     assert len(open_listing(train, labelled=False, part="train")) == 6
     alone = open_listing(test, labelled=True)
     assert (alone.parts, len(alone)) == (None, 4)
+    alone = open_listing(train, labelled=True, part="test", alone=True)  # who names one file wants that one
+    assert (alone.parts, len(alone), alone.notes) == (None, 6, ())
     (tmp_path / "TRAIN.mat").write_bytes(train.read_bytes())
     assert open_listing(tmp_path / "TRAIN.mat", labelled=True).parts is None
     (tmp_path / "restrain.mat").write_bytes(train.read_bytes())

@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,15 @@ UNREADABLE = (
 
 @dataclass(frozen=True, eq=False)
 class ArrayListing(Listing):
-    """Samples in memory: uint8 ``(N, H, W, 3)`` or float32 ``(N, F)``."""
+    """Samples in memory: uint8 ``(N, H, W, 3)`` or float32 ``(N, F)``.
+
+    Attributes:
+        x: The samples.
+        columns: What the features are called, where they have names.
+    """
 
     x: NDArray[Any]
+    columns: tuple[str, ...] | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -55,6 +61,11 @@ class ArrayListing(Listing):
     def feature_count(self) -> int | None:
         """The length of a feature vector; None for images."""
         return int(self.x.shape[1]) if self.x.ndim == 2 else None
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """The names of a table's columns."""
+        return self.columns
 
     @property
     def own_shape(self) -> tuple[int, int] | None:
@@ -222,7 +233,8 @@ def _join(samples: list[NDArray[Any]]) -> NDArray[Any]:
 
 def _member(path: Path, archive: np.lib.npyio.NpzFile, key: str, *, labels: bool = False) -> NDArray[Any]:
     if key not in archive.files:
-        found = ", ".join(archive.files) or "nothing"
+        more = f" and {len(archive.files) - 10:,} more" if len(archive.files) > 10 else ""
+        found = (", ".join(archive.files[:10]) or "nothing") + more
         raise UserError(
             f"{path}: no array named {key!r} in it (found: {found}); save it with np.savez(file, x=..., y=...)"
         )

@@ -120,8 +120,8 @@ def open_parquet(path: Path, *, labelled: bool, root: Path | None = None) -> Lis
         picture = picture_column(path, schema, notes)
         listing: Listing
         if picture is None:
-            x = read_features(path, files, schema, label)
-            listing = ArrayListing(name, path, filled, x, parts=marks, notes=tuple(notes))
+            x, columns = read_features(path, files, schema, label)
+            listing = ArrayListing(name, path, filled, x, parts=marks, notes=tuple(notes), columns=columns)
         elif is_text(schema.field(picture).type):
             base = root or (path if path.is_dir() else path.parent)
             pictures = tuple(base / str(cell) for file in files for cell in read_column(file, picture).to_pylist())

@@ -82,8 +82,10 @@ def _class_names(schema: Any, column: str) -> list[str] | None:
         return None
 
 
-def read_features(path: Path, files: Sequence[Path], schema: Any, label: int | None) -> NDArray[np.float32]:
-    """Return the columns of numbers, or one column of lists, as a matrix."""
+def read_features(
+    path: Path, files: Sequence[Path], schema: Any, label: int | None
+) -> tuple[NDArray[np.float32], tuple[str, ...] | None]:
+    """Return the columns of numbers and their names, or one column of lists, as a matrix."""
     import pyarrow.types as types
 
     def is_number(kind: Any) -> bool:
@@ -105,7 +107,8 @@ def read_features(path: Path, files: Sequence[Path], schema: Any, label: int | N
     pieces = [_matrix(path, [read_column(file, name) for name in lists or numbers], bool(lists)) for file in files]
     if len({piece.shape[1] for piece in pieces}) > 1:
         raise UserError(f"{path}: lists in column {lists[0]!r} differ in length; give vectors of one length")
-    return finite(path, np.concatenate(pieces), "its features")
+    names = None if lists else tuple(map(plain, numbers))
+    return finite(path, np.concatenate(pieces), "its features"), names
 
 
 def _matrix(path: Path, columns: Sequence[Any], lists: bool) -> NDArray[Any]:

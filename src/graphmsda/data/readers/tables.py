@@ -72,7 +72,8 @@ def open_csv(path: Path, *, labelled: bool, root: Path | None = None) -> Listing
                 f"{path}: no column of numbers (found: {shown_names(header)}); give one column for each feature"
             )
         x, labels, parts = _numbers(path, delimiter, header, lines, (columns, label, part))
-        return ArrayListing(place_name(path.with_suffix("")), path, labels, x, parts=parts, notes=notes)
+        names = tuple(plain(header[n]) for n in columns)
+        return ArrayListing(place_name(path.with_suffix("")), path, labels, x, parts=parts, notes=notes, columns=names)
 
 
 def _begin(path: Path) -> tuple[str, list[str], int, list[list[str]]]:
