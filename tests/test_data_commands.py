@@ -103,6 +103,50 @@ def test_a_recipe_keeps_how_data_were_read(data: Path, tmp_path: Path, capsys: p
     assert first.read_bytes() == second.read_bytes()
 
 
+def test_flags_without_effect_are_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit = ["fit", "--sources", str(data / "a"), str(data / "b"), "--target", str(data / "d"), *QUICK]
+    out = ["--out", str(tmp_path / "run")]
+    assert "--variant was given without --task" in told(capsys, [*fit, *out, "--variant", "full"])
+    assert main([*fit, *out]) == 0
+    evaluate = ["evaluate", str(tmp_path / "run"), "--data", str(data / "d")]
+    for flag in ("--variant", "--data-root", "--cache"):
+        assert f"{flag} was given with --data" in told(capsys, [*evaluate, flag, "x"])
+    assert main([*evaluate, "--format", "folder"]) == 0
+    assert main(["predict", str(tmp_path / "run"), str(data / "d"), "--format", "folder"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("data: {reading: [x]}", "data.reading is ['x']; give names and values"),
+        ("data: {reading: {cahe: none}}", "unknown name 'cahe' in data.reading; did you mean cache?"),
+    ],
+)
+def test_recipes_with_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(text)
+    assert words in told(capsys, ["fit", "--config", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run")])
+
+
+def test_a_recipe_with_one_source(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(f"data: {{sources: '{data / 'a'}', target: '{data / 'd'}'}}")
+    assert main(["fit", "--config", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run"), *QUICK]) == 0
+    assert f"- {data / 'a'}\n" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_columns_in_another_order_are_refused_later_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chance = np.random.default_rng(0)
+    rows = [(*chance.normal(size=2), k) for k in (0, 1) for _ in range(10)]
+    for name in ("a", "t"):
+        lines = ["height,width,label", *(f"{x},{y},{k}" for x, y, k in rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+    (tmp_path / "new.csv").write_text("width,height\n1.0,2.0")
+    paths = {name: str(tmp_path / f"{name}.csv") for name in ("a", "t", "new")}
+    out = str(tmp_path / "run")
+    assert main(["fit", "--sources", paths["a"], "--target", paths["t"], "--out", out, *QUICK]) == 0
+    assert "are those of this model in another order" in told(capsys, ["predict", out, paths["new"]])
+    assert main(["predict", out, paths["t"]]) == 0
+
+
 def test_prepare_says_what_to_put_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Office-31 cannot be fetched: the page names file and folder, and the command fails in one sentence."""
     assert main(["data", "prepare", "office-31", "--root", str(tmp_path)]) == 2

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from graphmsda import __version__, data_commands
 from graphmsda.errors import UserError
+from graphmsda.reading import READING, add_reading, recipe_data, refuse
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,7 +71,7 @@ def build_parser() -> Parser:
     data.add_argument(
         "--task", metavar="NAME", help="a benchmark and its target instead, e.g. digits-five:mm, demo:neon"
     )
-    add_loading(data)
+    add_reading(data, *READING)
     fit.add_argument("--config", type=Path, metavar="FILE", help="a run's config.yaml to take data and settings from")
     fit.add_argument("--out", type=Path, required=True, metavar="DIR", help="run directory; the same one resumes")
     fit.add_argument("--extend", action="store_true", help="go on to more epochs than the run was begun with")
@@ -83,14 +84,15 @@ def build_parser() -> Parser:
     evaluate.add_argument(
         "--data", metavar="PATH", help="labelled data (default: the test part of a benchmark's target)"
     )
-    add_loading(evaluate)
+    add_reading(evaluate, "format", "root", "data_root", "variant", "cache")
     evaluate.add_argument("--json", action="store_true", help="print JSON; accuracies are fractions")
     evaluate.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     evaluate.set_defaults(command=command_evaluate)
 
     predict = commands.add_parser("predict", help="label new images")
     predict.add_argument("run", type=Path, help="run directory")
-    predict.add_argument("inputs", nargs="+", metavar="PATH", help="images, folders or .npz files")
+    predict.add_argument("inputs", nargs="+", metavar="PATH", help="images, or folders and files of any format")
+    add_reading(predict, "format", "root")
     predict.add_argument("--out", type=Path, metavar="FILE", help="CSV file (default: standard output)")
     predict.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     predict.set_defaults(command=command_predict)
@@ -101,24 +103,6 @@ def build_parser() -> Parser:
     methods.add_argument("name", nargs="?", help="one of them, in full")
     methods.set_defaults(command=command_methods)
     return parser
-
-
-LOADING = ("image_size", "classes", "format", "root", "cache", "data_root", "variant")
-
-
-def add_loading(group: Any) -> None:
-    """Add the flags that say how data are read."""
-    group.add_argument(
-        "--image-size", type=int, metavar="N", help="side of the images (default: 32 for small, else 224)"
-    )
-    group.add_argument("--classes", choices=("error", "common", "union"), help="when sources lack classes others have")
-    group.add_argument(
-        "--format", metavar="NAME", help="folder, archive, list, npz, mat, parquet or csv (default: by name)"
-    )
-    group.add_argument("--root", type=Path, metavar="DIR", help="folder to which the paths in a list file relate")
-    group.add_argument("--cache", metavar="DIR", help="where decoded pictures are kept (default: ~/.cache/graphmsda)")
-    group.add_argument("--data-root", metavar="DIR", help="where benchmarks lie (default: $GRAPHMSDA_DATA)")
-    group.add_argument("--variant", metavar="NAME", help="variant of a benchmark; `graphmsda data list` names them")
 
 
 def add_settings(group: Any) -> None:
@@ -173,17 +157,13 @@ def command_fit(given: argparse.Namespace) -> None:
     from graphmsda.data.named import find_task
     from graphmsda.data.task import load_task_report
     from graphmsda.engine.fit import fit
-    from graphmsda.engine.settings import read_recipe
 
     if given.config is not None and not (given.task or given.sources or given.target):
-        data = read_recipe(given.config)[0]
-        given.task, given.sources, given.target = data.get("task"), data.get("sources"), data.get("target")
-        for name, value in (data.get("reading") or {}).items():
-            setattr(given, name, getattr(given, name, None) or value)
+        for name, value in recipe_data(given.config).items():
+            if getattr(given, name) is None:
+                setattr(given, name, value)
     settings = given_settings(given)
-    if given.data_root is not None:
-        os.environ["GRAPHMSDA_DATA"] = str(given.data_root)  # pretrained weights are looked for there too
-    reading = {name: getattr(given, name) for name in LOADING if getattr(given, name) is not None}
+    reading = {name: getattr(given, name) for name in READING if getattr(given, name) is not None}
     origin: dict[str, Any] = {"reading": {name: str(v) if isinstance(v, Path) else v for name, v in reading.items()}}
     root, variant = reading.pop("data_root", None), reading.pop("variant", None)
     named = None
@@ -196,6 +176,7 @@ def command_fit(given: argparse.Namespace) -> None:
         if settings.get("backbone", "auto") == "auto":
             settings["backbone"] = named.backbone
     elif given.sources and given.target:
+        refuse(given, ["variant"], "without --task, but only benchmarks have variants")
         task, remarks = load_task_report(given.sources, given.target, progress=True, **reading)
         origin |= {"sources": [str(Path(s)) for s in given.sources], "target": str(Path(given.target))}
     else:
@@ -203,7 +184,7 @@ def command_fit(given: argparse.Namespace) -> None:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         for remark in dict.fromkeys(remarks):
             print(f"graphmsda: {remark}", file=sys.stderr)
-    run = fit(task, out=given.out, extend=given.extend, progress=True, origin=origin, **settings)
+    run = fit(task, out=given.out, extend=given.extend, progress=True, origin=origin, data_root=root, **settings)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return
     about = run.about
@@ -230,13 +211,16 @@ def command_evaluate(given: argparse.Namespace) -> None:
     run = Run.load(given.run, device=given.device)
     about = run.about["data"]
     if given.data is not None:
+        refuse(given, ("data_root", "variant", "cache"), "with --data, which is read as it is")
         result = run.evaluate(given.data, format=given.format, root=given.root)
     elif "task" in about:
+        refuse(given, ("format", "root"), "without --data")
         then = about.get("reading") or {}
         root, variant, cache = (getattr(given, name) or then.get(name) for name in ("data_root", "variant", "cache"))
         options = {"root": root, "variant": variant or about.get("variant"), "cache": cache}
         test = find_test(about["task"], run.classes, image_size=run.image_size, progress=True, **options)
-        result = run.evaluate(test)
+        of = f"{about['task']}, variant {options['variant']}" if options["variant"] else about["task"]
+        result = dataclasses.replace(run.evaluate(test), notes=[f"the test part of {of}"])
     else:
         raise UserError(
             "no labelled data to evaluate on; give --data PATH: a class/image folder or anything else with labels"
@@ -249,7 +233,8 @@ def command_predict(given: argparse.Namespace) -> None:
     from graphmsda.run import Run
     from graphmsda.tables import write_predictions
 
-    rows, failures = write_predictions(Run.load(given.run, device=given.device), given.inputs, given.out)
+    run = Run.load(given.run, device=given.device)
+    rows, failures = write_predictions(run, given.inputs, given.out, format=given.format, root=given.root)
     if given.out is not None:
         skipped = f"; {failures} could not be read, see the column error" if failures else ""
         print(f"{rows} rows in {given.out}{skipped}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import json
 import sys
 from pathlib import Path
@@ -52,16 +53,16 @@ def add_parsers(parser: Any, kind: Any) -> None:
     digits.add_argument(
         "--fonts", nargs="+", type=Path, metavar="PATH", help="fonts or folders (default: the system's)"
     )
-    digits.add_argument("--train", type=int, default=25_000, metavar="N")
-    digits.add_argument("--test", type=int, default=9_000, metavar="N")
-    digits.add_argument("--seed", type=int, default=0, metavar="N")
+    digits.add_argument("--train", type=int, default=25_000, metavar="N", help="training images (default: 25,000)")
+    digits.add_argument("--test", type=int, default=9_000, metavar="N", help="test images (default: 9,000)")
+    digits.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all that is random")
     digits.set_defaults(command=command_render_digits)
 
     blend = commands.add_parser("build-mnist-m", help="blend MNIST with photographs into MNIST-M")
     blend.add_argument("--mnist", type=Path, required=True, metavar="PATH", help="MNIST in any format")
     blend.add_argument("--photographs", type=Path, required=True, metavar="DIR", help="a folder of pictures")
     blend.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .zip, such as digits-five/mnistm.zip")
-    blend.add_argument("--seed", type=int, default=0, metavar="N")
+    blend.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all that is random")
     blend.set_defaults(command=command_build_mnist_m)
 
 
@@ -107,9 +108,13 @@ def _benchmark_parts(name: str, root: str | None) -> list[Listing]:
     from graphmsda.data.benchmarks.benchmark import data_root
     from graphmsda.data.benchmarks.catalogue import BENCHMARKS
 
-    if Path(name).exists() or name not in BENCHMARKS:
+    place = data_root(root) / name
+    close = difflib.get_close_matches(name.lower(), BENCHMARKS, n=1, cutoff=0.7)
+    if close and name != close[0] and not Path(name).exists():
+        raise UserError(f"{name}: not found; did you mean the benchmark {close[0]}?")
+    if name not in BENCHMARKS or (Path(name).exists() and Path(name).resolve() != place.resolve()):
         return []
-    benchmark, place = BENCHMARKS[name], data_root(root) / name
+    benchmark = BENCHMARKS[name]
     parts = ("all",) if benchmark.transductive else ("train", "test")
     return [
         dataclasses.replace(listing, parts=None if part == "all" else (part,) * len(listing))

@@ -12,9 +12,9 @@ from typing import Any
 
 from graphmsda import __version__
 from graphmsda.data import demo
-from graphmsda.engine.files import write_text
 from graphmsda.engine.fit import fit
 from graphmsda.errors import UserError
+from graphmsda.files import write_text
 from graphmsda.methods import find_method
 from graphmsda.tables import new_table, render
 

@@ -86,11 +86,19 @@ class EvalSet:
 
 @dataclass(frozen=True)
 class Task:
-    """Several labelled sources and one unlabelled target that share their classes."""
+    """Several labelled sources and one unlabelled target that share their classes.
+
+    Attributes:
+        sources: Labelled domains.
+        target: The domain to adapt to.
+        classes: Names of the classes, by index.
+        feature_names: What feature vectors are made of, where the data say so.
+    """
 
     sources: tuple[Domain, ...]
     target: Unlabelled
     classes: tuple[str, ...]
+    feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.sources:

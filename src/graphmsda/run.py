@@ -13,8 +13,8 @@ from torch import Tensor
 from graphmsda.backbones import build_backbone
 from graphmsda.domains import EvalSet
 from graphmsda.engine import folder
-from graphmsda.engine.files import read_tensors
 from graphmsda.errors import UserError
+from graphmsda.files import read_tensors
 from graphmsda.methods import Method, build_method
 from graphmsda.predictions import Evaluation as Evaluation
 from graphmsda.predictions import Predictions as Predictions
@@ -129,8 +129,8 @@ class Run:
                 confusion += count_pairs(data.y[begin : begin + CHUNK], predicted.argmax(1), len(self.classes))
             return summarise(confusion, self.classes, {})
         listing = open_listing(data, labelled=True, part="test", format=format, root=root, alone=True)
-        self._check_kind(listing)
         notes = list(listing.notes)
+        self._check_kind(listing, notes)
         truth = torch.tensor(evaluation_indices(listing.labels or (), self.classes, listing.origin, notes))
         index = {name: place for place, name in enumerate(self.classes)}
         unreadable: dict[str, str] = {}
@@ -162,7 +162,7 @@ class Run:
             return [listing_of_arrays(data, None, name="array")]
         listings = [open_listing(path, labelled=False, format=format, root=root, alone=True) for path in data]
         for listing in listings:  # before anything is predicted: half an answer helps nobody
-            self._check_kind(listing)
+            self._check_kind(listing, [])
         return listings
 
     @torch.inference_mode()
@@ -174,11 +174,15 @@ class Run:
             raise UserError(f"this run has no domain {name!r}; it has {', '.join(self.domains)}")
         return -1 if name is None else self.domains.index(name)
 
-    def _check_kind(self, listing: Listing) -> None:
+    def _check_kind(self, listing: Listing, notes: list[str]) -> None:
         """Refuse, before anything is decoded, features where images are expected and the other way round."""
+        from graphmsda.data.task import check_columns
+
         features = listing.feature_count
         if features is not None:
             self._check_shape(str(listing.origin), [features])
+            names = self.about.get("feature_names")
+            check_columns("this model", None if names is None else tuple(names), listing, notes)
         elif len(self.about["shape"]) == 1:
             raise self._of_another_kind(str(listing.origin), "images")
 

@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from graphmsda.engine.files import replacing
+from graphmsda.files import replacing
 from graphmsda.methods import METHODS, Hyperparameter, find_method, hyperparameters
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphmsda.engine.files import read_tensors, write_tensors
 from graphmsda.engine.optim import AveragedState, build_optimiser, learning_rate, optimiser_tensors, restore_optimiser
 from graphmsda.engine.settings import Settings
+from graphmsda.files import read_tensors, write_tensors
 
 OPTIMISERS = ("adam", "adamw", "sgd")
 

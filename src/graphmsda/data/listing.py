@@ -7,6 +7,7 @@ import hashlib
 import os
 import statistics
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,3 +232,26 @@ def choose_image_size(listings: Sequence[Listing]) -> int | None:
 def place_name(path: Path) -> str:
     """Return the last part of `path` even where it is written as ``.`` or ``..``."""
     return Path(os.path.abspath(path)).name or str(path)
+
+
+def unique_names(listings: Sequence[Listing]) -> list[str]:
+    """Return the names of the domains, told apart by file, by parent folder, or failing that by a number."""
+    names = [listing.name for listing in listings]
+    files = [place_name(listing.origin) for listing in listings]
+    count, pairs = Counter(names), Counter(zip(names, files, strict=True))
+    names = [
+        name
+        if count[name] == 1
+        else file
+        if pairs[name, file] == 1
+        else f"{name} ({listing.origin.absolute().parent.name})"
+        for name, file, listing in zip(names, files, listings, strict=True)
+    ]
+    result: list[str] = []
+    for name in names:
+        unique, number = name, 1
+        while unique in result:
+            number += 1
+            unique = f"{name} {number}"
+        result.append(unique)
+    return result

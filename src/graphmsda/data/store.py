@@ -36,8 +36,8 @@ from graphmsda.data.decoding import decode_in_order
 from graphmsda.data.encoded import Encoded
 from graphmsda.data.images import Decoded
 from graphmsda.data.listing import Listing, Subset, digest_of
-from graphmsda.engine.files import NO_ROOM, write_text
 from graphmsda.errors import UserError
+from graphmsda.files import NO_ROOM, write_text
 
 FORMAT = 1
 QUALITY = 95

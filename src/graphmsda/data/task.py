@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 
 from graphmsda.data.classes import evaluation_indices, match_classes
 from graphmsda.data.formats import open_listing
-from graphmsda.data.listing import Listing, place_name, take
+from graphmsda.data.listing import Listing, take, unique_names
 from graphmsda.data.listing import choose_image_size as choose_image_size
 from graphmsda.data.progress import amount_bar
 from graphmsda.data.store import open_store
@@ -85,7 +84,7 @@ def load_task_report(sources: Sequence[str | Path], target: str | Path, **option
         for path, labelled in (*((path, True) for path in sources), (target, False))
     ]
     _check_places(listings)
-    return build_task(listings[:-1], listings[-1], _unique_names(listings), how), how.notes
+    return build_task(listings[:-1], listings[-1], unique_names(listings), how), how.notes
 
 
 def build_task(sources: Sequence[Listing], target: Listing, names: Sequence[str], how: Loading) -> Task:
@@ -102,7 +101,7 @@ def build_task(sources: Sequence[Listing], target: Listing, names: Sequence[str]
         x, kept = read_samples(chosen, image_size, how)
         domains.append(Domain(name, x, torch.tensor(indices, dtype=torch.int64)[kept]))
     x, _ = read_samples(target, image_size, how)
-    return Task(tuple(domains), Unlabelled(names[-1], x), matched.classes)
+    return Task(tuple(domains), Unlabelled(names[-1], x), matched.classes, sources[0].feature_names)
 
 
 def build_eval_set(listing: Listing, name: str, classes: Sequence[str], image_size: int, how: Loading) -> EvalSet:
@@ -152,7 +151,7 @@ def _check_kinds(listings: Sequence[Listing], notes: list[str]) -> None:
     first = listings[0]
     for other in listings[1:]:
         if first.feature_count == other.feature_count:
-            _check_columns(first, other, notes)
+            check_columns(str(first.origin), first.feature_names, other, notes)
             continue
         if first.feature_count is None or other.feature_count is None:
             pictures, features = (first, other) if first.feature_count is None else (other, first)
@@ -165,44 +164,21 @@ def _check_kinds(listings: Sequence[Listing], notes: list[str]) -> None:
         )
 
 
-def _check_columns(first: Listing, other: Listing, notes: list[str]) -> None:
-    """Refuse the same columns in another order, which would train well and mean nothing."""
-    one, two = first.feature_names, other.feature_names
+def check_columns(first: str, one: tuple[str, ...] | None, other: Listing, notes: list[str]) -> None:
+    """Refuse the columns of `first`, which are `one`, in another order, which would train well and mean nothing."""
+    two = other.feature_names
     if one is None or two is None or one == two:
         return
     place = next(place for place, (name, its) in enumerate(zip(one, two, strict=True)) if name != its)
     if sorted(one) == sorted(two):
         raise UserError(
-            f"{other.origin}: its columns are those of {first.origin} in another order (feature {place + 1} is "
+            f"{other.origin}: its columns are those of {first} in another order (feature {place + 1} is "
             f"{two[place]!r}, not {one[place]!r}); write them in one order"
         )
     notes.append(
-        f"{other.origin}: its columns have other names than those of {first.origin} and were taken in their order "
+        f"{other.origin}: its columns have other names than those of {first} and were taken in their order "
         f"(feature {place + 1} is {two[place]!r} and {one[place]!r})"
     )
-
-
-def _unique_names(listings: Sequence[Listing]) -> list[str]:
-    """Return the names of the domains, told apart by file, by parent folder, or failing that by a number."""
-    names = [listing.name for listing in listings]
-    files = [place_name(listing.origin) for listing in listings]
-    count, pairs = Counter(names), Counter(zip(names, files, strict=True))
-    names = [
-        name
-        if count[name] == 1
-        else file
-        if pairs[name, file] == 1
-        else f"{name} ({listing.origin.absolute().parent.name})"
-        for name, file, listing in zip(names, files, listings, strict=True)
-    ]
-    result: list[str] = []
-    for name in names:
-        unique, number = name, 1
-        while unique in result:
-            number += 1
-            unique = f"{name} {number}"
-        result.append(unique)
-    return result
 
 
 def _account(listing: Listing, failures: list[tuple[int, str]]) -> str:

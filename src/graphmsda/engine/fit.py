@@ -22,12 +22,12 @@ from graphmsda import __version__, parallel
 from graphmsda.domains import Task
 from graphmsda.engine import folder
 from graphmsda.engine.devices import start_fabric
-from graphmsda.engine.files import write_tensors, write_text
 from graphmsda.engine.optim import learning_rate
 from graphmsda.engine.progress import progress_bar
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from graphmsda.errors import UserError
+from graphmsda.files import write_tensors, write_text
 from graphmsda.methods import Method
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def fit(
     extend: bool = False,
     progress: bool = False,
     origin: Mapping[str, Any] | None = None,
+    data_root: str | Path | None = None,
     **settings: Any,
 ) -> Run:
     """Train a method on a task and return the finished run.
@@ -57,12 +58,13 @@ def fit(
         extend: Allow more `epochs` than the run at `out` was begun with.
         progress: Show a progress bar on standard error.
         origin: Where the data came from, for the record.
+        data_root: Folder below which ``weights/`` may hold pretrained ones (default: ``$GRAPHMSDA_DATA``).
         **settings: Fields of `Settings`.
     """
     from graphmsda.run import Run
 
     path = Path(out)
-    chosen = Settings(method=method, **settings).resolved(task)
+    chosen = Settings(method=method, **settings).resolved(task, data_root)
     config = folder.describe(task, chosen, origin or {})
     folder.open_folder(path, config, extend=extend)
     fabric = start_fabric(chosen)
@@ -203,6 +205,7 @@ def finish(training: Training, path: Path) -> None:
         "shape": list(task.target.x.shape[1:]),
         "classes": list(task.classes),
         "domains": list(task.domains),
+        "feature_names": None if task.feature_names is None else list(task.feature_names),
         "steps": training.step,
     }
     state = {k: v.float() if v.is_floating_point() else v for k, v in method.state_dict().items()}

@@ -19,9 +19,9 @@ import yaml
 
 from graphmsda import __version__
 from graphmsda.domains import Task
-from graphmsda.engine.files import explain_write_errors, write_text
 from graphmsda.engine.settings import FREE_TO_CHANGE, Settings
 from graphmsda.errors import UserError
+from graphmsda.files import explain_write_errors, write_text
 
 CONFIG, METRICS, MODEL, MODEL_ABOUT = "config.yaml", "metrics.jsonl", "model.safetensors", "model.json"
 CHECKPOINT = "checkpoint/state.safetensors"

@@ -76,8 +76,8 @@ class Settings:
         for name in ("dropout", "average"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "a number from 0 to below 1")
 
-    def resolved(self, task: Task) -> Settings:
-        """Return the same settings with every ``auto`` and every default decided for this task and machine."""
+    def resolved(self, task: Task, data_root: str | Path | None = None) -> Settings:
+        """Return the same settings with every ``auto`` and every default decided for this task, place and machine."""
         parameters = complete_parameters(self.method, self.parameters, self.preset)
         device = self.device
         if device == "auto":
@@ -94,7 +94,7 @@ class Settings:
                 backbone = "3conv-2fc" if device == "cuda" else "small"
         weights = self.weights
         if weights == "auto":
-            weights = "none" if backbone in BACKBONES else default_weights(backbone)
+            weights = "none" if backbone in BACKBONES else default_weights(backbone, data_root)
         # Table 1 of the paper for its own backbones; what trains well within minutes for the small ones.
         batch_size = self.batch_size or {"3conv-2fc": 128, "small": 32, "mlp": 32}.get(backbone, 16)
         largest = max(len(source.y) for source in task.sources)

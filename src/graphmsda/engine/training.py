@@ -19,9 +19,9 @@ from graphmsda.data.sampler import Stream, seed_of
 from graphmsda.domains import Batch, Labelled, Task
 from graphmsda.engine import folder
 from graphmsda.engine.feed import Feed
-from graphmsda.engine.files import read_tensors
 from graphmsda.engine.optim import AveragedState, build_optimiser, optimiser_tensors, restore_optimiser
 from graphmsda.engine.settings import Settings
+from graphmsda.files import read_tensors
 from graphmsda.methods import Method, build_method
 
 INITIAL, STEP, SHARED, STREAM, VIEW = range(5)  # what a seed is for

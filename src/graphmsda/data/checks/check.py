@@ -20,7 +20,7 @@ from graphmsda.data.checks.report import report_json as report_json
 from graphmsda.data.checks.scan import scan
 from graphmsda.data.classes import match_classes
 from graphmsda.data.formats import open_listing
-from graphmsda.data.listing import Listing, take
+from graphmsda.data.listing import Listing, take, unique_names
 from graphmsda.data.progress import amount_bar
 from graphmsda.errors import UserError
 
@@ -89,7 +89,7 @@ def check_listings(
     """
     if near is not None and not 0 <= near <= MOST_BITS:
         raise UserError(f"near is {near}; give a number of bits from 0 to {MOST_BITS}")
-    names = list(names) if names is not None else _unique_names(listings)
+    names = list(names) if names is not None else unique_names(listings)
     kinds = {listing.feature_count is None: listing for listing in listings}
     if len(kinds) > 1:
         raise UserError(
@@ -126,22 +126,6 @@ def _open(place: str | Path, format: str | None, root: Path | None) -> Listing:
             raise error from None
         reason = str(error).removeprefix(f"{place}: ").split(";")[0]
         return take(listing, range(len(listing)), f"{place}: looked at without labels, for {reason}")
-
-
-def _unique_names(listings: Sequence[Listing]) -> list[str]:
-    """Return the names of the domains, told apart by their parent folder, or failing that by a number."""
-    count = Counter(listing.name for listing in listings)
-    result: list[str] = []
-    for listing in listings:
-        name = listing.name
-        if count[name] > 1:
-            name = f"{name} ({listing.origin.absolute().parent.name})"
-        unique, number = name, 1
-        while unique in result:
-            number += 1
-            unique = f"{name} {number}"
-        result.append(unique)
-    return result
 
 
 def _match(listings: Sequence[Listing]) -> tuple[list[str | None], list[str], list[str]]:

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from graphmsda.data.images import Unreadable
-from graphmsda.engine.files import replacing
+from graphmsda.files import replacing
 
 COLUMNS = 12
 MOST_ROWS = 40
@@ -54,7 +54,7 @@ def contact_sheet(
             rows += [("", "", chosen[start : start + columns]) for start in range(0, len(chosen), columns)]
     cut = f"; {len(shown)} of {len(names)} classes shown, evenly spread" if len(shown) < len(names) else ""
     sheet = _draw(title + cut, rows, columns)
-    with replacing(path) as beside:
+    with replacing(path, "choose another --sheets") as beside:
         sheet.save(beside, "PNG")
 
 

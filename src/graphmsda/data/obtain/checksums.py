@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from graphmsda.data.progress import amount_bar
-from graphmsda.engine.files import write_text
 from graphmsda.errors import UserError
+from graphmsda.files import write_text
 
 CHOOSE = "choose another --root"
 CHUNK = 1 << 20

@@ -21,8 +21,8 @@ from typing import Any
 from graphmsda.data.obtain.checksums import CHOOSE, Mismatch, Published, check, digests_of, remember
 from graphmsda.data.obtain.connection import Broken, Unavailable, marks_of, open_at, place_of, read_some
 from graphmsda.data.progress import Show, amount_bar, told
-from graphmsda.engine.files import explain_write_errors, write_text
 from graphmsda.errors import UserError
+from graphmsda.files import explain_write_errors, write_text
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before each further attempt, anew after each one that brought something
 

@@ -22,8 +22,8 @@ from graphmsda.data.obtain.connection import Unavailable
 from graphmsda.data.obtain.download import fetch
 from graphmsda.data.obtain.sources import SOURCES, Remote
 from graphmsda.data.progress import told
-from graphmsda.engine.files import explain_write_errors
 from graphmsda.errors import UserError
+from graphmsda.files import explain_write_errors
 
 MOST_FILES, MOST_BYTES = 200_000, 4 << 30  # what an archive may unfold to; MNIST-M has 68,004 files
 
@@ -81,6 +81,8 @@ def prepare(name: str, root: Path, *, only: Sequence[str] = (), progress: bool =
     if name.strip().lower() == "weights":
         raise UserError("weights need no preparing: torchvision fetches ImageNet weights when they are first asked for")
     benchmark = find_benchmark(name)
+    if root.exists() and not root.is_dir():
+        raise UserError(f"--root {root}: a file; give the folder that holds the benchmarks, or one to be made")
     place = root / benchmark.name
     rows = []
     for remote in _chosen(SOURCES[benchmark.name], only):

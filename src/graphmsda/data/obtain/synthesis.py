@@ -26,8 +26,8 @@ from PIL import Image
 
 from graphmsda.data.benchmarks.digits_five import MARKER
 from graphmsda.data.progress import amount_bar
-from graphmsda.engine.files import replacing
 from graphmsda.errors import UserError
+from graphmsda.files import replacing
 
 PARTS = ("train", "test")
 CHUNK = 128  # pictures handed to a process at a time

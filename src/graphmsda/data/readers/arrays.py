@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import unicodedata
 import zipfile
@@ -54,8 +55,11 @@ class ArrayListing(Listing):
 
     @property
     def item_names(self) -> list[str]:
-        """The file and the row of each sample."""
-        return [f"{self.origin.name}[{row}]" for row in range(len(self))]
+        """The file and the row of each sample; in a file of several parts, the part and the row within it."""
+        if self.parts is None:
+            return [f"{self.origin.name}[{row}]" for row in range(len(self))]
+        counts = {part: itertools.count() for part in set(self.parts)}
+        return [f"{self.origin.name}[{part} {next(counts[part])}]" for part in self.parts]
 
     @property
     def feature_count(self) -> int | None:

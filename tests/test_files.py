@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphmsda.engine.files import read_tensors, replacing, write_tensors, write_text
 from graphmsda.errors import UserError
+from graphmsda.files import read_tensors, replacing, write_tensors, write_text
 
 
 @contextmanager
