@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from graphmsda import forked
 from graphmsda.data import decoding, store
 from graphmsda.data.cache import cache_page, clear, entries
 from graphmsda.data.encoded import Encoded
@@ -155,7 +156,7 @@ def test_nothing_readable_at_all(tmp_path, monkeypatch):
 def test_many_pictures_go_through_several_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "FEW", 10)
     monkeypatch.setattr(decoding, "CHUNK", 4)
-    monkeypatch.setattr(decoding.os, "sched_getaffinity", lambda process: {0, 1, 2})
+    monkeypatch.setattr(forked, "cores", lambda: 3)
     root = pictures(tmp_path / "a", count=51)
     sorted(root.rglob("*.png"))[13].write_bytes(b"no picture")
     found = listing(root)
@@ -167,9 +168,9 @@ def test_many_pictures_go_through_several_processes(tmp_path, monkeypatch):
 
 def test_a_worker_that_is_killed_is_told_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "FEW", 1)
-    monkeypatch.setattr(decoding.os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(forked, "cores", lambda: 2)
     monkeypatch.setattr(decoding, "CHUNK", 2)
-    monkeypatch.setattr(decoding, "_decode_job", _die)
+    monkeypatch.setattr(forked, "_run", _die)
     with pytest.raises(UserError, match="was killed, perhaps for want of memory"):
         open_store(listing(pictures(tmp_path / "a")), 32, cache=tmp_path / "cache")
     assert entries(tmp_path / "cache") == []

@@ -11,7 +11,8 @@ import time
 import pytest
 import torch
 
-from graphmsda.engine.ring import DEPTH, Ring, can_fork
+from graphmsda.engine.ring import DEPTH, Ring
+from graphmsda.forked import can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux alone")
 

@@ -6,7 +6,6 @@ whose place would have to be saved: it asks for the rows of the next steps befor
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,8 @@ from graphmsda import parallel
 from graphmsda.data.encoded import Encoded
 from graphmsda.data.sampler import Stream
 from graphmsda.domains import Samples
-from graphmsda.engine.ring import DEPTH, Job, Ring, can_fork
+from graphmsda.engine.ring import DEPTH, Job, Ring
+from graphmsda.forked import can_fork, cores
 
 AHEAD = 4  # steps that threads fetch in advance
 CHUNK = 256
@@ -130,8 +130,8 @@ def _processes(size: int) -> int:
     """Return how many processes decode results of `size` bytes: what cores and a share of memory allow, if any may."""
     if not can_fork():
         return 0
-    cores = len(os.sched_getaffinity(0)) // parallel.world_size()
-    return max(1, min(MOST_PROCESSES, cores, MOST_SHARED // (DEPTH * size)))
+    share = cores() // parallel.world_size()
+    return max(1, min(MOST_PROCESSES, share, MOST_SHARED // (DEPTH * size)))
 
 
 def _in_threads(job: Job, numbers: range, device: torch.device) -> Iterator[list[Tensor]]:

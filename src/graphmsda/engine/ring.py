@@ -11,10 +11,7 @@ from __future__ import annotations
 import mmap
 import multiprocessing
 import os
-import signal
-import sys
 import traceback
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphmsda.data import encoded
+from graphmsda.forked import quiet_forks, settle
 
 DEPTH = 2  # results that a process makes before it waits for the first to be taken
 PATIENCE = 2.0  # seconds between two looks at whether the others are still alive
@@ -63,9 +60,7 @@ class Ring:
         self.workers = [
             context.Process(target=self._work, args=(number, parent), daemon=True) for number in range(processes)
         ]
-        with warnings.catch_warnings():
-            # Newer Pythons warn of forking beside other threads; the children touch nothing that those may hold.
-            warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+        with quiet_forks():
             for worker in self.workers:
                 worker.start()
         self.pinned = device.type == "cuda" and all(_pin(slot) for slot in self.slots)
@@ -119,10 +114,7 @@ class Ring:
             )
 
     def _work(self, number: int, parent: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer to answer
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        torch.set_num_threads(1)  # a fork must not enter the parent's thread pool
-        encoded.THREADS = 1
+        settle()
         for turn in range(number, len(self.numbers), self.processes):
             slot = turn % self.count
             while not self.free[slot].acquire(timeout=PATIENCE):
@@ -136,11 +128,6 @@ class Ring:
                 self.errors.put(traceback.format_exc())
                 self.rows[slot, 0] = -1
             self.full[slot].release()
-
-
-def can_fork() -> bool:
-    """Whether this process may start others that share its memory."""
-    return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
 def _shared(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

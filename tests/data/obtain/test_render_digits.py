@@ -196,7 +196,7 @@ def test_an_interrupt_leaves_nothing(tmp_path, fonts, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(synthesis, "_encode", interrupted)
+    monkeypatch.setattr(synthesis, "_drawn", interrupted)
     with pytest.raises(KeyboardInterrupt):
         render_digits(tmp_path / "out" / "syn.zip", fonts=[fonts], train=10, test=10)
     assert list((tmp_path / "out").iterdir()) == []

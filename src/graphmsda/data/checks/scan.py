@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-import os
-import sys
-import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +14,7 @@ from PIL import Image
 from graphmsda.data.checks.duplicates import THUMBNAIL_SIDE, Detail, coarse, detail
 from graphmsda.data.images import Unreadable, quiet_decoding
 from graphmsda.data.listing import Listing
-from graphmsda.errors import UserError
+from graphmsda.forked import map_in_order
 
 CHUNK = 64  # pictures handed to a process at a time
 FEW = 500  # pictures below which starting processes costs more than it saves
@@ -31,8 +22,6 @@ ROWS = 4096  # feature vectors read at a time
 DIGEST = 16  # bytes
 
 Advance = Callable[[str, int], None]
-
-_job: tuple[Listing, Callable[[Image.Image], Any]] | None = None  # what forked processes find in their memory
 
 
 @dataclass
@@ -98,76 +87,21 @@ def details(listing: Listing, items: Sequence[int]) -> list[Detail | None]:
 def map_pictures(
     listing: Listing, items: Sequence[int], function: Callable[[Image.Image], Any]
 ) -> Iterator[tuple[Sequence[int], list[Any]]]:
-    """Yield, chunk by chunk in order, some items and what `function` makes of each image, or why it is unreadable.
+    """Yield, chunk by chunk in order, some items and what `function` makes of each image, or why it is unreadable."""
 
-    Processes are forked where that can be, so that the listing need not be pickled; elsewhere threads share the work.
-    """
-    global _job
-    chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(cores, len(chunks))
-    if len(items) < FEW or workers < 2 or multiprocessing.current_process().daemon:
-        for chunk in chunks:
-            yield chunk, _apply(listing, function, chunk)
-        return
-    waiting: deque[tuple[Sequence[int], Future[list[Any]]]] = deque()
-    fork = sys.platform == "linux"
-    _job = (listing, function)
-    with quiet_decoding(), _pool(workers, fork=fork) as pool:
-        work = _apply_job if fork else partial(_apply, listing, function)
-        try:
-            for chunk in chunks:  # a few in advance, so that memory does not grow with the listing
-                waiting.append((chunk, pool.submit(work, chunk)))
-                if len(waiting) > 4 * workers:
-                    done, future = waiting.popleft()
-                    yield done, future.result()
-            while waiting:
-                done, future = waiting.popleft()
-                yield done, future.result()
-        except BrokenProcessPool as error:
-            raise UserError(
-                f"{listing.origin}: a process that decoded its pictures was killed, perhaps for want of memory; "
-                "run the same command again, or with more memory"
-            ) from error
-        finally:
-            _job = None
-
-
-@contextmanager
-def _pool(workers: int, *, fork: bool) -> Iterator[Executor]:
-    pool: Executor
-    if fork:
-        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), initializer=_alone)
-    else:
-        pool = ThreadPoolExecutor(workers)
-    try:
-        with warnings.catch_warnings():
-            # Newer Pythons warn of forking with other threads alive; ours only draw the progress bar.
-            warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
-            yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _alone() -> None:
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
-
-
-def _apply_job(items: Sequence[int]) -> list[Any]:
-    assert _job is not None
-    return _apply(*_job, items)
-
-
-def _apply(listing: Listing, function: Callable[[Image.Image], Any], items: Sequence[int]) -> list[Any]:
     def attempt(item: int) -> Any:
         try:
             return function(listing.picture(item))
         except Unreadable as error:
             return str(error)
 
-    return [attempt(item) for item in items]
+    def work(chunk: Sequence[int]) -> list[Any]:
+        return [attempt(item) for item in chunk]
+
+    chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
+    processes = 1 if len(items) < FEW else None
+    with quiet_decoding():
+        yield from zip(chunks, map_in_order(work, chunks, what=str(listing.origin), processes=processes), strict=True)
 
 
 def _look_at(picture: Image.Image) -> tuple[bytes, int, NDArray[np.uint8], float, tuple[int, int]]:

@@ -8,16 +8,8 @@ from __future__ import annotations
 
 import io
 import json
-import multiprocessing
-import os
-import signal
-import sys
-import warnings
 import zipfile
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +20,7 @@ from graphmsda.data.benchmarks.digits_five import MARKER
 from graphmsda.data.progress import amount_bar
 from graphmsda.errors import UserError
 from graphmsda.files import replacing
+from graphmsda.forked import map_in_order
 
 PARTS = ("train", "test")
 CHUNK = 128  # pictures handed to a process at a time
@@ -35,8 +28,6 @@ FEW = 500  # pictures below which starting processes costs more than it saves
 STAMP = (1980, 1, 1, 0, 0, 0)  # of every file in the archive: the same picture is the same bytes whenever it is drawn
 
 Draw = Callable[[str, int], NDArray[np.uint8]]  # part and number of a picture to its pixels (H, W, 3)
-
-_job: Draw | None = None  # what forked processes find in their copy of the memory
 
 
 class Dice:
@@ -120,47 +111,15 @@ def _check_out(out: Path) -> None:
 
 
 def _drawn(jobs: Sequence[tuple[str, int]], draw: Draw, processes: int | None, out: Path) -> Iterator[list[bytes]]:
-    """Yield the pictures chunk by chunk, in order; a few chunks in advance, so that memory stays small."""
-    global _job
+    """Yield the pictures chunk by chunk, in order."""
+
+    def encode(chunk: Sequence[tuple[str, int]]) -> list[bytes]:
+        encoded = []
+        for part, number in chunk:
+            content = io.BytesIO()
+            Image.fromarray(draw(part, number)).save(content, "png")
+            encoded.append(content.getvalue())
+        return encoded
+
     chunks = [jobs[start : start + CHUNK] for start in range(0, len(jobs), CHUNK)]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    workers = min(cores if processes is None else processes, len(chunks))
-    if workers < 2 or len(jobs) < FEW or sys.platform != "linux" or multiprocessing.current_process().daemon:
-        yield from (_encode(draw, chunk) for chunk in chunks)
-        return
-    _job = draw
-    waiting: deque[Future[list[bytes]]] = deque()
-    with warnings.catch_warnings():
-        # Newer Pythons warn of forking with other threads alive; ours only draw the progress bar.
-        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
-        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), initializer=_ignore_interrupts)
-        try:
-            for chunk in chunks:
-                waiting.append(pool.submit(_encode_job, chunk))
-                if len(waiting) > 3 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise UserError(f"{out}: a process that drew it was killed; run the same command again") from error
-        finally:
-            pool.shutdown(cancel_futures=True)
-            _job = None
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us will tell
-
-
-def _encode_job(chunk: Sequence[tuple[str, int]]) -> list[bytes]:
-    assert _job is not None
-    return _encode(_job, chunk)
-
-
-def _encode(draw: Draw, chunk: Sequence[tuple[str, int]]) -> list[bytes]:
-    encoded = []
-    for part, number in chunk:
-        content = io.BytesIO()
-        Image.fromarray(draw(part, number)).save(content, "png")
-        encoded.append(content.getvalue())
-    return encoded
+    return map_in_order(encode, chunks, what=str(out), processes=1 if len(jobs) < FEW else processes)
