@@ -144,9 +144,10 @@ def measure_resident(cache: Path) -> Iterator[dict[str, Any]]:
             for step in range(steps):
                 (torch.cat(feed.batch(step)).float() / 255 - 0.5) / 0.5
 
-        from_loaders()  # starts the workers
+        fast = seconds(from_feed) / steps  # first, as workers go on fetching after the last batch was taken
+        from_loaders()  # starts them
         count = min(len(loader) for loader in loaders)
-        slow, fast = seconds(from_loaders, 2) / count, seconds(from_feed) / steps
+        slow = seconds(from_loaders, 2) / count
     yield {
         "what": f"resident batches against ImageFolder + DataLoader ({share * len(names)} workers), Digits-five",
         "seconds": {"DataLoader, a step of 640 images": slow, "resident": fast},
