@@ -42,6 +42,7 @@ from graphmsda.engine.fit import Tally, take_step
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 
+LARGEST_RAW = store.LARGEST_RAW
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -270,6 +271,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as cache:
         for name in given.only:
+            store.LARGEST_RAW = LARGEST_RAW  # sections may change it
             for row in SECTIONS[name](Path(cache)):
                 rows.append({"section": name, **row})
                 print(f"{row['what']}: {row['ratio']:.2f} x  {row}", flush=True)
