@@ -115,7 +115,8 @@ def query_logits(
         dropout: Probability of dropping a hidden activation.
         training: Whether dropout is on.
         chunk: Queries taken at a time in the two-way form, which bounds memory; by default as many as fit into
-            128 MiB, or on a CPU into 8 MiB, which its cache holds. 0 takes all at once in plain operations, which an exporter can trace for any batch size.
+            128 MiB, or on a CPU into 8 MiB, which its cache holds. 0 takes all at once in plain operations, which an
+            exporter can trace for any batch size.
     """
     queries, prototypes, graph, edges, *weights = wide(queries, prototypes, graph, edges, *layers)
     w1, b1, w2, b2, w, b = weights
