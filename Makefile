@@ -33,6 +33,7 @@ coverage: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/speed.py
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
