@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -18,18 +18,34 @@ class Budget:
             os.register_at_fork(after_in_child=self._renew)
 
     @contextmanager
-    def spend(self, amount: int) -> Iterator[None]:
-        """Wait until `amount`, or all there is if that is less, is free; it is free again at the end."""
-        amount = min(amount, self.total)
-        with self._changed:
-            self._changed.wait_for(lambda: self._free >= amount)
-            self._free -= amount
+    def spending(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function to call once the amount is known: it waits until so much, or all there is, is free.
+
+        What was spent is free again at the end.
+        """
+        spent = 0
+
+        def spend(amount: int) -> None:
+            nonlocal spent
+            amount = min(amount, self.total)
+            with self._changed:
+                self._changed.wait_for(lambda: self._free >= amount)
+                self._free -= amount
+            spent += amount
+
         try:
-            yield
+            yield spend
         finally:
             with self._changed:
-                self._free += amount
+                self._free += spent
                 self._changed.notify_all()
+
+    @contextmanager
+    def spend(self, amount: int) -> Iterator[None]:
+        """Spend an amount that is known beforehand."""
+        with self.spending() as spend:
+            spend(amount)
+            yield
 
     def _renew(self) -> None:
         self._changed = threading.Condition()

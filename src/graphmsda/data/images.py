@@ -8,7 +8,7 @@ import stat
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -175,7 +175,8 @@ def _opened(file: Path | BinaryIO, draft: int | None) -> Iterator[tuple[Image.Im
     """Yield a loaded picture, not yet upright, and its orientation; whatever goes wrong becomes `Unreadable`."""
     try:
         _check_file(file)
-        with Image.open(file, formats=_READERS) as image:
+        # Closed when done, which frees the pixels before another picture takes their room; leaving a `with` would not.
+        with _MEMORY.spending() as spend, closing(Image.open(file, formats=_READERS)) as image:
             each = _BYTES_PER_PIXEL.get(image.format or "", 8)
             pixels = image.width * image.height
             if pixels > MOST_PIXELS or pixels * each > _MEMORY.total or max(image.size) > MOST_SIDE:
@@ -184,10 +185,9 @@ def _opened(file: Path | BinaryIO, draft: int | None) -> Iterator[tuple[Image.Im
                 image.draft(None, (draft, draft))
                 if not image.info.get("progressive"):  # these are unfolded as a whole, whatever size is asked for
                     pixels = image.width * image.height
-            with _MEMORY.spend(pixels * each):
-                image.load()  # before the orientation, which would load too, swallow a failure and leave half a picture
-                yield image, _orientation(image)
-                image.close()  # frees the pixels before another picture takes their room
+            spend(pixels * each)
+            image.load()  # before the orientation, which would load too, swallow a failure and leave half a picture
+            yield image, _orientation(image)
     except Exception as error:  # damaged files make decoders raise nearly anything
         raise Unreadable(_reason(error)) from error
 
