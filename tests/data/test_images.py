@@ -65,6 +65,11 @@ def test_every_mode(tmp_path, mode, value, expected):
     if mode == "LA":
         suffix = ".png"
     path = save(tmp_path / f"x{suffix}", Image.new(mode, (9, 5), value))
+    if mode == "YCbCr":
+        try:
+            Image.open(path).load()
+        except OSError as error:  # some versions write this mode in a way that they cannot read
+            pytest.skip(f"this Pillow cannot read what it wrote: {error}")
     x = decode(path, 4)
     assert x.shape == (3, 4, 4)
     if expected is not None:
