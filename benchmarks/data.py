@@ -14,10 +14,7 @@ Sections run on what lies below ``$GRAPHMSDA_DATA`` (Digits-five and PACS) and s
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,6 +22,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +39,7 @@ from graphmsda.engine.feed import Feed, take_rows
 from graphmsda.engine.fit import Tally, take_step
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
+from record import run_sections
 
 LARGEST_RAW = store.LARGEST_RAW
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -262,30 +261,12 @@ SECTIONS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--commit", help="what was measured, where there is no git")
-    given = parser.parse_args()
-    rows = []
+def in_new_cache(measure: Callable[[Path], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Run a section with an empty cache and the store's own rule of what is kept raw, which sections change."""
+    store.LARGEST_RAW = LARGEST_RAW
     with tempfile.TemporaryDirectory() as cache:
-        for name in given.only:
-            store.LARGEST_RAW = LARGEST_RAW  # sections may change it
-            for row in SECTIONS[name](Path(cache)):
-                rows.append({"section": name, **row})
-                print(f"{row['what']}: {row['ratio']:.2f} x  {row}", flush=True)
-    if given.out is not None:
-        commit = given.commit or subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()  # fmt: skip
-        hardware = f"{platform.machine()}, {os.cpu_count()} cores"
-        if DEVICE.type == "cuda":
-            hardware += f", {torch.cuda.get_device_name()}"
-        command = "python benchmarks/data.py --only " + " ".join(given.only)
-        about = {"command": command, "commit": commit, "hardware": hardware, "torch": torch.__version__, "rows": rows}
-        given.out.write_text(json.dumps(about, indent=2) + "\n")
+        yield from measure(Path(cache))
 
 
 if __name__ == "__main__":
-    main()
+    run_sections("data.py", __doc__, {name: partial(in_new_cache, measure) for name, measure in SECTIONS.items()})

@@ -6,19 +6,14 @@
 - ``yardstick``: a step of this engine against the textbook's: one forward pass per domain, float32, batches built by a
   `DataLoader`, for Source-only.
 - ``inference``: `Run.predict` on an array against the bare network's forward pass.
-- ``growth``: time and memory of the graph's own part of a step against the number of classes, of sources, of samples
+- ``growth``: time of the graph's own part of a step against the number of classes, of sources, of samples
   and of dimensions, with the exponent fitted over the larger half.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
-import platform
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +31,7 @@ from graphmsda.engine.fit import Tally, take_step
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from graphmsda.methods import build_method
+from record import run_sections
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CUDA = DEVICE.type == "cuda"
@@ -231,7 +227,7 @@ def measure_growth() -> Iterator[dict[str, Any]]:
                 "what": f"growth of {method}'s graph with {name}, others at {BASE}",
                 name: list(values),
                 "seconds": times,
-                "ratio": slope,
+                "exponent": slope,
             }
 
 
@@ -243,28 +239,5 @@ SECTIONS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--commit", help="what was measured, where there is no git")
-    given = parser.parse_args()
-    rows = []
-    for name in given.only:
-        for row in SECTIONS[name]():
-            rows.append({"section": name, **row})
-            print(f"{row['what']}: {row['ratio']:.2f}", flush=True)
-    if given.out is not None:
-        commit = given.commit or subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()  # fmt: skip
-        hardware = f"{platform.machine()}, {os.cpu_count()} cores"
-        if CUDA:
-            hardware += f", {torch.cuda.get_device_name()}"
-        command = "python benchmarks/speed.py --only " + " ".join(given.only)
-        about = {"command": command, "commit": commit, "hardware": hardware, "torch": torch.__version__, "rows": rows}
-        given.out.write_text(json.dumps(about, indent=2) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    run_sections("speed.py", __doc__, SECTIONS)

@@ -40,13 +40,6 @@ class Budget:
                 self._free += spent
                 self._changed.notify_all()
 
-    @contextmanager
-    def spend(self, amount: int) -> Iterator[None]:
-        """Spend an amount that is known beforehand."""
-        with self.spending() as spend:
-            spend(amount)
-            yield
-
     def _renew(self) -> None:
         self._changed = threading.Condition()
         self._free = self.total
