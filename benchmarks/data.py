@@ -15,7 +15,6 @@ Sections run on what lies below ``$GRAPHMSDA_DATA`` (Digits-five and PACS) and s
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,13 +35,12 @@ from graphmsda.data.named import find_task
 from graphmsda.data.sampler import Stream
 from graphmsda.data.store import open_store
 from graphmsda.engine.feed import Feed, take_rows
-from graphmsda.engine.fit import Tally, take_step
-from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from record import run_sections
+from steps import BEST, DEVICE, WARM_UP, free, new_training, ratio, stepper, wait
+from steps import seconds as mean_seconds
 
 LARGEST_RAW = store.LARGEST_RAW
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def seconds(work: Callable[[], Any], repeats: int = 3) -> float:
@@ -55,11 +53,6 @@ def seconds(work: Callable[[], Any], repeats: int = 3) -> float:
         wait()
         best = min(best, time.perf_counter() - begin)
     return best
-
-
-def wait() -> None:
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def part_of(path: Path, count: int) -> Listing:
@@ -87,7 +80,7 @@ def measure_store(cache: Path) -> Iterator[dict[str, Any]]:
             for index in range(len(listing)):
                 listing.picture(index).resize((640, 480)).save(folder / f"{index:05}.jpg", quality=90)
             listing = open_listing(folder, labelled=False)
-        batches = [Stream(len(listing), 128, 0).indices(step) for step in range(len(listing) // 128)]
+        batches = list(Stream(len(listing), 128, 0).batches(range(len(listing) // 128)))
         files = seconds(lambda: [listing.read(rows.tolist(), size) for rows in batches], 2)  # noqa: B023
         for kind, limit in (("raw", 2**40), ("jpeg", 0)):
             store.LARGEST_RAW = limit
@@ -138,11 +131,14 @@ def measure_resident(cache: Path) -> Iterator[dict[str, Any]]:
             for parts in zip(*loaders, strict=False):
                 torch.cat([images.to(DEVICE, non_blocking=True) for images, _ in parts])
 
-        feed = Feed(samples, [Stream(len(x), 128, n) for n, x in enumerate(samples)], DEVICE)
+        streams = [Stream(len(x), 128, n) for n, x in enumerate(samples)]
+        feed = Feed(samples, streams, DEVICE)
+        table = torch.stack([stream.batches(range(steps)) for stream in streams], dim=1).to(DEVICE)
 
         def from_feed() -> None:
             for step in range(steps):
-                (torch.cat(feed.batch(step)).float() / 255 - 0.5) / 0.5
+                parts = feed.take(table[step]) if feed.ready else feed.fetch(step)
+                (torch.cat(parts).float() / 255 - 0.5) / 0.5
 
         fast = seconds(from_feed) / steps  # first, as workers go on fetching after the last batch was taken
         from_loaders()  # starts them
@@ -158,12 +154,21 @@ def measure_resident(cache: Path) -> Iterator[dict[str, Any]]:
 class Fixed:
     """A feed that returns one batch for ever."""
 
-    def __init__(self, feed: Feed) -> None:
-        self.rows, self.first = feed.rows, feed.batch(0)
+    ready = True
 
-    def batch(self, step: int) -> list[torch.Tensor]:
+    def __init__(self, feed: Feed, rows: torch.Tensor) -> None:
+        found = feed.take(rows) if feed.ready else feed.fetch(0)
+        self.first = [part.clone() for part in found]
+        feed.close()
+
+    def take(self, rows: torch.Tensor) -> list[torch.Tensor]:
         """Return the first batch."""
         return self.first
+
+
+def first_rows(training: Training) -> torch.Tensor:
+    """Return the rows of a training's first step, on its device."""
+    return torch.stack([stream.batches(range(1))[0] for stream in training.course.streams]).to(DEVICE)
 
 
 def measure_training(cache: Path) -> Iterator[dict[str, Any]]:
@@ -179,33 +184,28 @@ def measure_training(cache: Path) -> Iterator[dict[str, Any]]:
         store.LARGEST_RAW = 2**40 if kind == "raw" else 0
         task = find_task("pacs:sketch", cache=cache).task
         for method in methods:
-            settings = Settings(method=method, backbone="resnet18", weights="none", resident=resident).resolved(task)
-            autocast = lambda: torch.autocast(DEVICE.type, torch.bfloat16, enabled=cuda)  # noqa: E731
-            training = Training(task, settings, DEVICE, autocast)
-            training.method.train()
-            feed, fixed, tally = training.feed, Fixed(training.feed), Tally()
-
-            def run() -> None:
-                for _ in range(steps):
-                    take_step(training, tally)  # noqa: B023
-                    training.step += 1  # noqa: B023
-
-            run()
+            given: dict[str, Any] = {"backbone": "resnet18", "resident": resident}
+            trainings = {name: new_training(task, method, BEST, **given) for name in ("fixed", "fed")}
+            fed = trainings["fed"]
+            trainings["fixed"].feed = Fixed(fed.feed, first_rows(fed))  # type: ignore[assignment]
+            works = {name: stepper(training) for name, training in trainings.items()}
+            for work in works.values():
+                for _ in range(WARM_UP):
+                    work()
             times: dict[str, list[float]] = {"fixed": [], "fed": []}
             for _ in range(turns):  # turn by turn, as the machine's speed drifts
-                for name, source in (("fixed", fixed), ("fed", feed)):
-                    training.feed, step = source, training.step  # type: ignore[assignment]
-                    times[name].append(seconds(run, 1) / steps)
-                    if source is fixed:
-                        training.step = step  # else what was fetched ahead would be of no use
+                for name, work in works.items():
+                    times[name].append(mean_seconds(work, steps))
             yield {
                 "what": f"{method}, ResNet-18 at 224 on PACS, {kind} store, "
                 + ("kept on the device" if resident == "yes" else "fetched batch by batch"),
-                "images a step": 4 * settings.batch_size,
+                "images a step": 4 * fed.settings.batch_size,
                 "seconds": times,
-                "ratio": statistics.median(a / b for a, b in zip(times["fixed"], times["fed"], strict=True)),
+                "ratio": ratio(times, "fixed", "fed"),
             }
-            feed.close()
+            fed.feed.close()
+            del trainings, fed, works, work
+            free()
 
 
 TRAINER = """

@@ -1,243 +1,204 @@
 """What training and inference cost, each figure a ratio against something run beside it.
 
-    python benchmarks/speed.py --out results/speed-cpu.json
+    python benchmarks/speed.py --out results/speed.json
+    python benchmarks/plot_speed.py --page docs/performance.md
 
+The sections, of which ``--only`` chooses some:
+
+- ``steps``: a step of Source-only, CRF and MRF at the shape of Digits-five: step by step, captured, accelerated, and as
+  a textbook writes it; on a GPU also which kernels it consists of.
 - ``price``: a step of CRF and MRF against a cross-entropy step of the same network on as many images.
-- ``yardstick``: a step of this engine against the textbook's: one forward pass per domain, float32, batches built by a
-  `DataLoader`, for Source-only.
+- ``run``: a run of the paper's length through the command line, with cold and warm caches (needs Digits-five below
+  ``$GRAPHMSDA_DATA``; ``--steps`` shortens it, ``--task demo:neon`` needs no data).
+- ``resnet``: ResNet-18 at 224 pixels against the bare training loop on one batch that never changes.
 - ``inference``: `Run.predict` on an array against the bare network's forward pass.
-- ``growth``: time of the graph's own part of a step against the number of classes, of sources, of samples
-  and of dimensions, with the exponent fitted over the larger half.
+- ``growth``: time and memory of the graph's own part of a step against classes, sources, samples and dimensions.
+- ``accuracy``: after 20 epochs, accelerated against step by step in float32 (a GPU only).
+- ``together``: several runs at once on one GPU.
+
+On a CPU some sizes are smaller, and the rows say which.
 """
 
 from __future__ import annotations
 
-import math
+import argparse
+import dataclasses
 import statistics
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor
 
-from graphmsda import Domain, Task, fit
-from graphmsda.backbones import three_conv_two_fc
-from graphmsda.domains import Batch, Labelled
-from graphmsda.engine.fit import Tally, take_step
-from graphmsda.engine.settings import Settings
-from graphmsda.engine.training import Training
-from graphmsda.methods import build_method
-from record import run_sections
+from graphmsda import fit
+from graphmsda.engine.fit import INTERVAL
+from graphmsda.streaming import chunk_size, pieces
+from growth import measure_growth
+from kernels import described, profile
+from record import parser_of, run_and_merge
+from resnet import measure_resnet
+from runs import measure_accuracy, measure_run, measure_together
+from steps import (
+    BEST,
+    CUDA,
+    DEVICE,
+    MODES,
+    Options,
+    Work,
+    engine_step,
+    free,
+    milliseconds,
+    noise_task,
+    ratio,
+    turn_by_turn,
+)
+from textbook import textbook_step
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-CUDA = DEVICE.type == "cuda"
-STEPS, TURNS = (50, 5) if CUDA else (1, 4)
-CLASSES, BATCH = 10, 128
-
-
-def wait() -> None:
-    if CUDA:
-        torch.cuda.synchronize()
-
-
-def seconds(work: Callable[[], Any], times: int = 1) -> float:
-    """Return the time of one call out of several in a row."""
-    wait()
-    begin = time.perf_counter()
-    for _ in range(times):
-        work()
-    wait()
-    return (time.perf_counter() - begin) / times
+SOURCES = 4
+ON_DEVICE = "bare, images on the device"
 
 
-def turn_by_turn(works: dict[str, Callable[[], Any]], times: int = STEPS) -> dict[str, list[float]]:
-    """Time several things in turns, as the machine's speed drifts; each runs once before."""
-    found: dict[str, list[float]] = {name: [] for name in works}
-    for work in works.values():
-        work()
-    for _ in range(TURNS):
-        for name, work in works.items():
-            found[name].append(seconds(work, times))
-    return found
+def measure_steps(options: Options) -> Iterator[dict[str, Any]]:
+    """Four sources and the target, 3conv-2fc."""
+    batch = options.batch or (128 if CUDA else 16)
+    task = noise_task(SOURCES, 8 * batch)
+    for method in options.methods or ("source-only", "crf", "mrf"):
+        works: dict[str, Work] = {
+            mode: engine_step(task, method, mode, batch_size=batch) for mode in (MODES if CUDA else ("eager",))
+        }
+        works["textbook"] = textbook_step(method, task, batch, DEVICE, loading=True)
+        works["textbook, one batch"] = textbook_step(method, task, batch, DEVICE, loading=False)
+        times = turn_by_turn(works, options)
+        row = {
+            "what": f"a step of {method}: the textbook's against this engine's, {SOURCES + 1} x {batch}, 3conv-2fc",
+            "method": method,
+            "batch": batch,
+            "ms": milliseconds(times),
+            "seconds": times,
+            "ratio": ratio(times, "textbook", BEST),
+            "textbook, one batch / engine": ratio(times, "textbook, one batch", BEST),
+        }
+        if CUDA:
+            row["eager / accelerated"] = ratio(times, "eager", BEST)
+            row |= described(profile(works[BEST], INTERVAL))  # the readings between steps once
+        yield row
+        del works
+        free()
 
 
-def ratio(times: dict[str, list[float]], above: str, below: str) -> float:
-    return statistics.median(a / b for a, b in zip(times[above], times[below], strict=True))
-
-
-def digits_task(sources: int) -> Task:
-    """Noise in the shape of Digits-five."""
-    generator = torch.Generator().manual_seed(0)
-
-    def domain(name: str) -> Domain:
-        x = torch.randint(0, 256, (4 * BATCH, 3, 32, 32), dtype=torch.uint8, generator=generator)
-        return Domain(name, x, torch.arange(4 * BATCH) % CLASSES)
-
-    parts = [domain(f"source {number}") for number in range(sources)]
-    return Task(tuple(parts), domain("target").unlabelled(), tuple(str(k) for k in range(CLASSES)))
-
-
-def stepper(method: str, sources: int) -> Callable[[], None]:
-    """Return a function that takes one step of a method at the Digits-five shape."""
-    task = digits_task(sources)
-    settings = Settings(method=method, backbone="3conv-2fc", batch_size=BATCH, device=DEVICE.type).resolved(task)
-    training = Training(task, settings, DEVICE, lambda: torch.autocast(DEVICE.type, torch.bfloat16, enabled=CUDA))
-    training.method.train()
-    tally = Tally()
-
-    def step() -> None:
-        take_step(training, tally)
-        training.step += 1
-
-    return step
-
-
-def measure_price() -> Iterator[dict[str, Any]]:
-    """Plain is Source-only on five sources: cross-entropy on all 640 images."""
-    works = {"plain": stepper("source-only", 5), "crf": stepper("crf", 4), "mrf": stepper("mrf", 4)}
-    times = turn_by_turn(works)
+def measure_price(options: Options) -> Iterator[dict[str, Any]]:
+    """Plain is Source-only on five sources: cross-entropy on all images of a step."""
+    batch = options.batch or 128
+    size = 4 * batch
+    works: dict[str, Work] = {
+        "plain": engine_step(noise_task(SOURCES + 1, size), "source-only", batch_size=batch),
+        "crf": engine_step(noise_task(SOURCES, size), "crf", batch_size=batch),
+        "mrf": engine_step(noise_task(SOURCES, size), "mrf", batch_size=batch),
+    }
+    times = turn_by_turn(works, options)
     for method in ("crf", "mrf"):
+        some = {name: times[name] for name in ("plain", method)}
         yield {
-            "what": f"a step of {method} against a cross-entropy step on as many images (5 x 128, 3conv-2fc)",
-            "seconds": {name: times[name] for name in ("plain", method)},
+            "what": f"a step of {method} against a cross-entropy step on as many images, {SOURCES + 1} x {batch}",
+            "method": method,
+            "batch": batch,
+            "ms": milliseconds(some),
+            "seconds": some,
             "ratio": ratio(times, method, "plain"),
         }
+    free()
 
 
-def textbook() -> Callable[[], None]:
-    """The step as a textbook writes it: each domain alone, float32, a `DataLoader` for each."""
-    task = digits_task(5)
-    body, features = three_conv_two_fc((3, 32, 32), 0.5)
-    network = nn.Sequential(body, nn.Linear(features, CLASSES)).to(DEVICE)
-    optimiser = torch.optim.Adam(network.parameters(), 2e-4, weight_decay=5e-4)
-    loaders = [
-        iter(_endless(DataLoader(TensorDataset(source.x[:], source.y), BATCH, shuffle=True, drop_last=True)))
-        for source in task.sources
-    ]
+def measure_inference(options: Options) -> Iterator[dict[str, Any]]:
+    """Images a second of `Run.predict` on an array, against the bare network's forward pass in float32.
 
-    def step() -> None:
-        losses = []
-        for loader in loaders:
-            x, y = (part.to(DEVICE) for part in next(loader))
-            losses.append(nn.functional.cross_entropy(network((x.float() / 255 - 0.5) / 0.5), y))
-        optimiser.zero_grad()
-        torch.stack(losses).mean().backward()
-        optimiser.step()
-
-    return step
-
-
-def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
-def measure_yardstick() -> Iterator[dict[str, Any]]:
-    """Both train Source-only on five sources."""
-    times = turn_by_turn({"textbook": textbook(), "engine": stepper("source-only", 5)})
-    yield {
-        "what": "the textbook's step against this engine's, Source-only on 5 x 128 images",
-        "seconds": times,
-        "ratio": ratio(times, "textbook", "engine"),
-    }
-
-
-def measure_inference() -> Iterator[dict[str, Any]]:
-    """Images a second of `Run.predict` on an array, against the bare network's forward pass in the same chunks."""
-    task = digits_task(4)
-    images = torch.randint(0, 256, (8192 if CUDA else 1024, 32, 32, 3), dtype=torch.uint8).numpy()
-    with tempfile.TemporaryDirectory() as folder:
+    The bare network gets the same array, in the pieces that `Run` takes and in larger ones; the faster counts.
+    """
+    for side, backbone, count in ((32, "3conv-2fc", 32_768 if CUDA else 512), (224, "resnet18", 2048 if CUDA else 32)):
+        task = noise_task(SOURCES, 32, side=side)
+        images = torch.randint(0, 256, (count, side, side, 3), dtype=torch.uint8)
+        inputs = images.permute(0, 3, 1, 2)
         for method in ("crf", "mrf"):
-            options = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 32, "backbone": "3conv-2fc"}
-            run = fit(task, method, out=Path(folder) / method, device=DEVICE.type, **options)
-            inputs = torch.from_numpy(images).permute(0, 3, 1, 2)
-
-            @torch.inference_mode()
-            def bare() -> None:
-                for part in torch.split(inputs, 256):  # noqa: B023
-                    run.method.embed(part.to(DEVICE))  # noqa: B023
-
-            times = turn_by_turn({"bare": bare, "predict": lambda: run.predict(images)}, 1)  # noqa: B023
-            yield {
-                "what": f"images a second of Run.predict with {method} against the bare network, 32 x 32",
-                "images": len(images),
-                "seconds": times,
-                "ratio": ratio(times, "bare", "predict"),
+            with tempfile.TemporaryDirectory() as folder:
+                given = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 8, "backbone": backbone, "weights": "none"}
+                run = fit(task, method, out=Path(folder) / method, device=DEVICE.type, **given)
+            chunk = chunk_size(inputs.shape[1:], DEVICE)
+            works: dict[str, Work] = {
+                "bare": partial(bare_forward, run.method, inputs, chunk),
+                "bare, larger pieces": partial(bare_forward, run.method, inputs, 4 * chunk, whole=True),
+                "predict": partial(run.predict, images.numpy()),
             }
-
-
-class Identity(nn.Module):
-    """A backbone that costs nothing: what remains of a step is the graph."""
-
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.features = features
-        self.scale = nn.Parameter(torch.ones(features))
-
-    def forward(self, x: Tensor, *_: Any) -> Tensor:
-        """Return the samples, with a gradient."""
-        return x * self.scale
-
-
-def graph_step(method: str, classes: int, sources: int, batch: int, features: int) -> Callable[[], None]:
-    """Return a function that computes loss and gradient of a method on given embeddings."""
-    generator = torch.Generator().manual_seed(0)
-    built = build_method(method, Identity(features), classes, sources + 1, {}).to(DEVICE)  # type: ignore[arg-type]
-
-    def part() -> Labelled:
-        x = torch.randn(batch, features, generator=generator)
-        return Labelled(x.to(DEVICE), torch.randint(0, classes, (batch,), generator=generator).to(DEVICE))
-
-    given = Batch(
-        tuple(part() for _ in range(sources)), part().x, torch.tensor(0.5, device=DEVICE), torch.Generator(DEVICE)
-    )
-
-    def step() -> None:
-        (phase,) = built.phases(given)
-        torch.stack(list(phase.terms.values())).sum().backward()
-        built.zero_grad()
-
-    return step
-
-
-BASE = {"classes": 31, "sources": 4, "batch": 16, "features": 256}
-SERIES = {
-    "classes": (10, 31, 65, 345, 1000),
-    "sources": (1, 2, 5, 10, 20),
-    "batch": (8, 16, 32, 64, 128),
-    "features": (128, 256, 512, 1024, 2048),
-}
-
-
-def measure_growth() -> Iterator[dict[str, Any]]:
-    """Each series changes one number and leaves the others at `BASE`."""
-    for method in ("crf", "mrf"):
-        for name, values in SERIES.items():
-            times = []
-            for value in values:
-                step = graph_step(method, **{**BASE, name: value})
-                step()
-                times.append(min(seconds(step) for _ in range(3)))
-            slope = math.log(times[-1] / times[-3]) / math.log(values[-1] / values[-3])
-            yield {
-                "what": f"growth of {method}'s graph with {name}, others at {BASE}",
-                name: list(values),
+            if CUDA:
+                works[ON_DEVICE] = partial(bare_forward, run.method, inputs.to(DEVICE), chunk)
+            times = turn_by_turn(works, options)
+            fastest = min(("bare", "bare, larger pieces"), key=lambda name: statistics.median(times[name]))
+            row = {
+                "what": f"images a second of Run.predict with {method} against the bare {backbone}, {side} x {side}",
+                "method": method,
+                "side": side,
+                "images": count,
+                "images a second": {name: count / statistics.median(some) for name, some in times.items()},
                 "seconds": times,
-                "exponent": slope,
+                "fastest": fastest,
+                "ratio": ratio(times, fastest, "predict"),
             }
+            if CUDA:
+                row["against the forward pass of images on the device"] = ratio(times, ON_DEVICE, "predict")
+            yield row
+            del works
+            free()
+
+
+@torch.inference_mode()
+def bare_forward(method: Any, images: Tensor, chunk: int, *, whole: bool = False) -> None:
+    """Embed all images, chunk by chunk, each as a whole or in the pieces that suit the device."""
+    for part in torch.split(images, chunk):
+        x = part.to(DEVICE)
+        for piece in [x] if whole else pieces(x):
+            method.embed(piece)
 
 
 SECTIONS = {
+    "steps": measure_steps,
     "price": measure_price,
-    "yardstick": measure_yardstick,
+    "run": measure_run,
+    "resnet": measure_resnet,
     "inference": measure_inference,
     "growth": measure_growth,
+    "accuracy": measure_accuracy,
+    "together": measure_together,
 }
 
 
+def main() -> int:
+    """Run what the command line asks for; what fails leaves the rest alone."""
+    parser = parser_of(__doc__, SECTIONS)
+    add = parser.add_argument
+    add("--batch", type=int, help="samples of each domain, in place of a section's own number")
+    add("--methods", nargs="+", choices=("source-only", "crf", "mrf"), help="methods of steps, run and accuracy")
+    add("--seeds", nargs="+", type=int, help="seeds of accuracy, trained at the same time (default: 0 1 2)")
+    add("--tasks", nargs="+", help="tasks of accuracy (default: demo digits-five:mm)")
+    add("--epochs", type=int, help="epochs of accuracy (default: 20)")
+    add("--task", help="task of run (default: digits-five:mm)")
+    add("--steps", type=int, help="steps of run (default: 19500 on a GPU)")
+    add("--turns", type=int, help="how often each thing is timed")
+    given = parser.parse_args()
+    names = {field.name for field in dataclasses.fields(Options)}
+    options = Options(**{name: value for name, value in vars(given).items() if name in names and value is not None})
+    sections = {name: partial(measure, options) for name, measure in SECTIONS.items()}
+    return run_and_merge(_command(given), given, sections)
+
+
+def _command(given: argparse.Namespace) -> str:
+    """Return the command again, without where results go and which commit was said to be measured."""
+    words = [f"--{name.replace('_', '-')} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+             for name, value in vars(given).items() if value is not None and name not in ("out", "commit")]  # fmt: skip
+    return " ".join(["python benchmarks/speed.py", *words])
+
+
 if __name__ == "__main__":
-    run_sections("speed.py", __doc__, SECTIONS)
+    sys.exit(main())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphmsda.engine.optim import AveragedState
+from graphmsda.engine.optim import AveragedState, averaging_weight
 from graphmsda.norm import DomainBatchNorm, Layout, convert_norms
 
 CHANNELS = 4
@@ -70,6 +70,27 @@ def test_one_pass_equals_one_norm_per_domain(images: bool, dtype: torch.dtype) -
 
 
 @both_kinds
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_even_domains_all_at_once_are_the_same(images: bool, dtype: torch.dtype) -> None:
+    norms = new(domains=4).to(dtype), new(domains=4).to(dtype)
+    x = torch.cat([rows(6, images, seed) for seed in range(3)]).to(dtype)
+    upstream = torch.randn(x.shape, generator=torch.Generator().manual_seed(5)).to(dtype)
+    outputs, slopes = [], []
+    for norm in norms:
+        lay(norm.layout, (6, 6, 6), (1, 2, 3))
+        leaf = x.clone().requires_grad_()
+        outputs.append(norm(leaf) if norm is norms[0] else norm.forward_even(leaf))
+        outputs[-1].backward(upstream)
+        slopes.append(leaf.grad)
+    close = {"rtol": 1e-6, "atol": 1e-6}
+    torch.testing.assert_close(outputs[1], outputs[0], **close)
+    torch.testing.assert_close(slopes[1], slopes[0], **close)
+    for (name, one), two in zip(norms[0].named_parameters(), norms[1].parameters(), strict=True):
+        torch.testing.assert_close(two.grad, one.grad, rtol=1e-6, atol=1e-5, msg=name)
+    torch.testing.assert_close(norms[1].state_dict(), norms[0].state_dict(), **close)
+
+
+@both_kinds
 def test_the_first_batch_counts_in_full(images: bool) -> None:
     norm = new()
     x = rows(9, images, seed=3)
@@ -96,12 +117,12 @@ def test_running_statistics_are_a_debiased_moving_average() -> None:
 def test_averaging_over_steps_keeps_statistics_unbiased(steps: int) -> None:
     """The averaged state of a short run reads data that never changed as that data."""
     norm = new().double()
-    average = AveragedState(norm, decay=0.99)
+    average = AveragedState(norm)
     x = rows(9, False, seed=3).double()
     lay(norm.layout, (9,), (1,))
     for step in range(steps):
         norm(x)
-        average.update(norm, step + 1)
+        average.update(norm, torch.tensor(averaging_weight(0.99, step + 1)))
     norm.load_state_dict(average.state)
     torch.testing.assert_close(norm.statistics(1), (x.mean(0), x.var(0)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from torch import Tensor
 
 from graphmsda import Domain, EvalSet, Run, Task, Unlabelled, UserError, fit
 from graphmsda.data.listing import Decoded
+from graphmsda.data.readers.arrays import ArrayListing
 from graphmsda.data.readers.folder import FolderListing
+from graphmsda.graphs import prototypes as proto
+from graphmsda.graphs import relation
 from graphmsda.tables import evaluation_json, evaluation_table, write_predictions
 from tests.conftest import QUICK, feature_task, image_task
 
@@ -44,6 +48,10 @@ def save_images(folder: Path, x: Tensor, suffix: str = "png") -> list[Path]:
     for path, image in zip(paths, x, strict=True):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
     return paths
+
+
+def chunks_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphmsda.run.chunk_size", lambda shape, device: size)
 
 
 def test_files_arrays_and_tensors_give_the_same(run: Run, tmp_path: Path) -> None:
@@ -108,7 +116,7 @@ def test_chunks_make_no_difference(run: Run, tmp_path: Path, monkeypatch: pytest
     paths = save_images(tmp_path / "new", image_task(seed=5).target.x)
     paths[6].write_bytes(b"")
     expected = run.predict(tmp_path / "new")
-    monkeypatch.setattr("graphmsda.run.CHUNK", chunk)
+    chunks_of(chunk, monkeypatch)
     found = run.predict(tmp_path / "new")
     assert found.items == expected.items
     assert found.labels == expected.labels
@@ -117,7 +125,7 @@ def test_chunks_make_no_difference(run: Run, tmp_path: Path, monkeypatch: pytest
     torch.testing.assert_close(found.probabilities, expected.probabilities, equal_nan=True)
 
 
-def test_a_stream_reads_one_chunk_at_a_time(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_reads_one_chunk_ahead(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_images(tmp_path / "new", image_task(seed=5).target.x)
     asked: list[list[int]] = []
     read = FolderListing.read
@@ -127,14 +135,75 @@ def test_a_stream_reads_one_chunk_at_a_time(run: Run, tmp_path: Path, monkeypatc
         return read(self, indices, image_size)
 
     monkeypatch.setattr(FolderListing, "read", counted)
-    monkeypatch.setattr("graphmsda.run.CHUNK", 5)
+    chunks_of(5, monkeypatch)
     stream = run.stream(tmp_path / "new")
     assert asked == []
     first = next(stream)
-    assert asked == [[0, 1, 2, 3, 4]]
+    assert asked == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     assert len(first) == 5
-    assert [len(part) for part in stream] == [5, 2]
-    assert asked[1:] == [[5, 6, 7, 8, 9], [10, 11]]
+    assert len(next(stream)) == 5
+    assert asked[2:] == [[10, 11]]
+    assert [len(part) for part in stream] == [2]
+    assert len(asked) == 3
+
+
+def test_what_goes_wrong_in_a_chunk_is_told_in_its_turn(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = ArrayListing.read
+
+    def failing(self: ArrayListing, indices: Sequence[int], image_size: int | None) -> Decoded:
+        if 10 in indices:
+            raise UserError("the disk is gone")
+        return read(self, indices, image_size)
+
+    monkeypatch.setattr(ArrayListing, "read", failing)
+    chunks_of(5, monkeypatch)
+    stream = run.stream(image_task(seed=5).target.x)
+    assert [len(next(stream)), len(next(stream))] == [5, 5]
+    with pytest.raises(UserError, match="the disk is gone"):
+        next(stream)
+
+
+def test_a_stream_left_early_leaves_no_thread(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks_of(5, monkeypatch)
+    before = threading.active_count()
+    stream = run.stream(image_task(seed=5).target.x)
+    next(stream)
+    stream.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("name", ["mrf", "crf", "source-only", "features"])
+def test_a_run_answers_as_its_method_does(runs: dict[str, Run], name: str) -> None:
+    run = runs[name]
+    x = (feature_task(seed=5) if name == "features" else image_task(seed=5, size=30)).target.x
+    with torch.no_grad():
+        embedding = run.method.embed(x)
+        log_probabilities, scores = run.method.predict(embedding), run.method.source_scores(embedding)
+    found = run.predict(x)
+    torch.testing.assert_close(found.probabilities, log_probabilities.exp(), rtol=1e-5, atol=1e-6)
+    assert found.labels == [CLASSES[k] for k in log_probabilities.argmax(1)]
+    assert found.nearest_source == [run.domains[m] for m in scores.argmax(1)]
+
+
+def test_what_does_not_depend_on_samples_is_computed_once(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    scale, prepare = proto.distance_scale, relation.prepare
+    for module in ("crf", "mrf"):
+        monkeypatch.setattr(
+            f"graphmsda.methods.{module}.distance_scale", lambda *a, **b: (calls.append("scale"), scale(*a, **b))[1]
+        )
+    monkeypatch.setattr(relation, "prepare", lambda *a, **b: (calls.append("prepare"), prepare(*a, **b))[1])
+    chunks_of(4, monkeypatch)
+    for name, expected in (("crf", ["scale", "prepare"]), ("mrf", ["scale"])):
+        run = Run.load(runs[name].path, device="cpu")
+        before = {key: tensor.clone() for key, tensor in run.method.state_dict().items()}
+        calls.clear()
+        for _ in range(2):
+            run.predict(image_task(seed=5).target.x)
+        assert calls == expected
+        assert all(torch.equal(tensor, before[key]) for key, tensor in run.method.state_dict().items())
 
 
 def test_evaluation_reads_one_chunk_at_a_time(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +222,7 @@ def test_evaluation_reads_one_chunk_at_a_time(runs: dict[str, Run], monkeypatch:
             longest[0] = max(longest[0], rows.stop - rows.start)
             return self.x[rows]
 
-    monkeypatch.setattr("graphmsda.run.CHUNK", 4)
+    chunks_of(4, monkeypatch)
     source = feature_task().sources[0]
     whole = runs["features"].evaluate(EvalSet("test", source.x, source.y))
     assert runs["features"].evaluate(EvalSet("test", Counted(source.x), source.y)) == whole
@@ -358,7 +427,7 @@ def test_images_that_are_not_square(tmp_path: Path) -> None:
 def test_embeddings_do_not_depend_on_chunks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     x = image_task(seed=5).target.x
     expected = run.embed(x)
-    monkeypatch.setattr("graphmsda.run.CHUNK", 5)
+    chunks_of(5, monkeypatch)
     torch.testing.assert_close(run.embed(x), expected)
     assert expected.shape == (12, 128)
 

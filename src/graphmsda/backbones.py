@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from graphmsda.errors import UserError
 from graphmsda.norm import Layout, convert_norms
+from graphmsda.patch_conv import PatchConv2d
+from graphmsda.pooled_norm import pool_norms
 from graphmsda.weights import fetch, load_trunk, published, read_state
 
 SMALLEST = 8  # pixels a side: below that nothing is left after pooling
@@ -37,11 +39,15 @@ class Backbone(nn.Module):
         self.features = features
         self.layout = Layout()
         # Convolutions and pooling run faster with the channels last, on CPUs and GPUs alike.
-        self.body = convert_norms(body, domains, self.layout).to(memory_format=torch.channels_last)
+        self.body = pool_norms(convert_norms(body, domains, self.layout)).to(memory_format=torch.channels_last)
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
-        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.mixed: torch.dtype | None = None  # what the network computes in, where that is not what it is kept in
         self.notes: list[str] = []  # what its user should know about where its weights came from
+
+    def mixed_precision(self) -> AbstractContextManager[Any]:
+        """Return a context in which matrix products are taken in the network's lower precision, if it has one."""
+        return torch.autocast(self.mean.device.type, self.mixed) if self.mixed is not None else nullcontext()
 
     def forward(
         self, x: Tensor, sizes: Sequence[int], domains: Sequence[int], totals: Sequence[int] | None = None
@@ -60,18 +66,25 @@ class Backbone(nn.Module):
         if x.ndim == 4:
             x = x.to(wide) / 255 if x.dtype == torch.uint8 else x.to(wide)
             x = ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
-        with self.autocast():
+        with self.mixed_precision():
             embedding: Tensor = self.body(x.to(wide))
         # Distances, energies and losses are taken in full precision whatever the network ran in.
         return embedding.to(wide)
 
 
 def three_conv_two_fc(shape: Sequence[int], dropout: float) -> tuple[nn.Module, int]:
-    """Return the paper's digits network, 3conv-2fc: 5x5 convolutions 64-64-128, fully connected 8192-3072-2048."""
+    """Return the paper's digits network, 3conv-2fc: 5x5 convolutions 64-64-128, fully connected 8192-3072-2048.
+
+    Layers before a batch norm have no bias, which the norm would take out again.
+    """
     height, width = ((side + 3) // 4 for side in shape[1:])
 
     def conv(inputs: int, outputs: int) -> list[nn.Module]:
-        return [nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU()]
+        kind = PatchConv2d if inputs == 3 else nn.Conv2d
+        return [kind(inputs, outputs, 5, padding=2, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    def linear(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU()]
 
     return nn.Sequential(
         *conv(3, 64),
@@ -80,8 +93,9 @@ def three_conv_two_fc(shape: Sequence[int], dropout: float) -> tuple[nn.Module, 
         nn.MaxPool2d(3, 2, padding=1),
         *conv(64, 128),
         nn.Flatten(),
-        *(nn.Linear(128 * height * width, 3072), nn.BatchNorm1d(3072), nn.ReLU(), nn.Dropout(dropout)),
-        *(nn.Linear(3072, 2048), nn.BatchNorm1d(2048), nn.ReLU()),
+        *linear(128 * height * width, 3072),
+        nn.Dropout(dropout),
+        *linear(3072, 2048),
     ), 2048
 
 
@@ -89,7 +103,7 @@ def small(shape: Sequence[int], dropout: float) -> tuple[nn.Module, int]:
     """Return a narrow cousin of 3conv-2fc that trains in seconds on two cores."""
 
     def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-        convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2)
+        convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
         return [convolution, nn.BatchNorm2d(outputs), nn.ReLU()]
 
     return nn.Sequential(
@@ -100,7 +114,7 @@ def small(shape: Sequence[int], dropout: float) -> tuple[nn.Module, int]:
         nn.AdaptiveMaxPool2d(4),
         nn.Flatten(),
         nn.Dropout(dropout),
-        *(nn.Linear(1024, 128), nn.BatchNorm1d(128), nn.ReLU()),
+        *(nn.Linear(1024, 128, bias=False), nn.BatchNorm1d(128), nn.ReLU()),
     ), 128
 
 
@@ -108,8 +122,8 @@ def mlp(shape: Sequence[int], dropout: float) -> tuple[nn.Module, int]:
     """Return a two-layer perceptron for feature vectors, which it standardises per domain first."""
     return nn.Sequential(
         nn.BatchNorm1d(shape[0]),
-        *(nn.Linear(shape[0], 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Dropout(dropout)),
-        *(nn.Linear(256, 128), nn.BatchNorm1d(128), nn.ReLU()),
+        *(nn.Linear(shape[0], 256, bias=False), nn.BatchNorm1d(256), nn.ReLU(), nn.Dropout(dropout)),
+        *(nn.Linear(256, 128, bias=False), nn.BatchNorm1d(128), nn.ReLU()),
     ), 128
 
 

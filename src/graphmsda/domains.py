@@ -165,13 +165,14 @@ class Batch:
         sources: One part per source, in the task's order. Sizes may differ.
         target: Unlabelled target samples, ``(B, ...)``.
         progress: How much of the training is done, 0 to 1, a 0-dim tensor that drives ramps and schedules.
-        generator: Random numbers for the method, the same on every process of a run and for every repeat of the step.
+        seed: What random numbers that all processes of a run must share are made of (`graphmsda.graphs.draws`), the
+            same for every repeat of the step, int64, a 0-dim tensor.
     """
 
     sources: tuple[Labelled, ...]
     target: Tensor
     progress: Tensor
-    generator: torch.Generator
+    seed: Tensor
 
 
 def _digest(x: Samples) -> str:

@@ -86,8 +86,8 @@ def any_process(flag: bool, device: torch.device) -> bool:
 
 
 def local_part(indices: Tensor) -> Tensor:
-    """Return this process's share of a global batch: contiguous, sizes differing by at most one."""
-    return indices.tensor_split(world_size())[rank()]
+    """Return this process's share of global batches ``(..., B)``: neighbours, sizes differing by at most one."""
+    return indices.tensor_split(world_size(), dim=-1)[rank()]
 
 
 def average_gradients(gradients: Sequence[Tensor | None]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,16 @@ from graphmsda.methods import Method, build_method
 from graphmsda.predictions import Evaluation as Evaluation
 from graphmsda.predictions import Predictions as Predictions
 from graphmsda.predictions import count_pairs, summarise
+from graphmsda.streaming import Answers, answer, chunk_size, embed
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from graphmsda.data.images import Decoded
     from graphmsda.data.listing import Listing
+    from graphmsda.methods.base import Predictor
 
     Inputs = str | Path | Sequence[str | Path] | np.ndarray[Any, Any] | Tensor
-
-CHUNK = 256  # samples decoded and embedded at a time: what bounds the memory of a prediction
 
 
 class Run:
@@ -124,24 +126,19 @@ class Run:
                     f"give one class index from 0 to {len(self.classes) - 1} for each"
                 )
             self._check_shape(data.name, data.x.shape[1:])
-            for begin in range(0, len(data.x), CHUNK):
-                predicted = self._predict(data.x[begin : begin + CHUNK], number)
-                confusion += count_pairs(data.y[begin : begin + CHUNK], predicted.argmax(1), len(self.classes))
+            for part in self._answers(lambda rows: _all_kept(data.x[rows.start : rows.stop]), len(data.x), number):
+                truth = data.y[part.rows.start : part.rows.stop].cpu()
+                confusion += count_pairs(truth, part.best, len(self.classes))
             return summarise(confusion, self.classes, {})
         listing = open_listing(data, labelled=True, part="test", format=format, root=root, alone=True)
         notes = list(listing.notes)
         self._check_kind(listing, notes)
         truth = torch.tensor(evaluation_indices(listing.labels or (), self.classes, listing.origin, notes))
-        index = {name: place for place, name in enumerate(self.classes)}
+        names = listing.item_names
         unreadable: dict[str, str] = {}
-        place = 0
-        for part in self._stream_listing(listing, number):
-            for item, label, error in zip(part.items, part.labels, part.errors, strict=True):
-                if label is None:
-                    unreadable[item] = error or ""
-                else:
-                    confusion[truth[place], index[label]] += 1
-                place += 1
+        for part in self._answers(self._reader(listing), len(listing), number):
+            confusion += count_pairs(truth[part.rows.start + _places(part)], part.best, len(self.classes))
+            unreadable |= {names[part.rows[place]]: reason for place, reason in part.failures}
         if confusion.sum() == 0:
             raise UserError(f"{listing.origin}: none of {len(listing)} samples could be read; nothing to evaluate")
         return summarise(confusion, self.classes, unreadable, notes)
@@ -149,8 +146,8 @@ class Run:
     def embed(self, x: Tensor) -> Tensor:
         """Embed samples as the model reads the target: ``(N, 3, H, W)`` uint8 or ``(N, F)`` -> ``(N, d)``."""
         with torch.inference_mode():
-            parts = [self.method.embed(part.to(self.device)).cpu() for part in torch.split(x, CHUNK)]
-            return torch.cat(parts)
+            chunks = torch.split(x, chunk_size(x.shape[1:], self.device))
+            return torch.cat([embed(self.method, part.to(self.device)).cpu() for part in chunks])
 
     def _listings(self, data: Any, format: str | None, root: Path | None) -> list[Listing]:
         from graphmsda.data.formats import open_listing
@@ -164,10 +161,6 @@ class Run:
         for listing in listings:  # before anything is predicted: half an answer helps nobody
             self._check_kind(listing, [])
         return listings
-
-    @torch.inference_mode()
-    def _predict(self, x: Tensor, domain: int) -> Tensor:
-        return self.method.predict(self.method.embed(x.to(self.device), domain)).cpu()
 
     def _domain_number(self, name: str | None) -> int:
         if name is not None and name not in self.domains:
@@ -196,30 +189,65 @@ class Run:
             "trained on"
         )
 
-    @torch.inference_mode()
-    def _stream_listing(self, listing: Listing, domain: int = -1) -> Iterator[Predictions]:
-        names, notes = listing.item_names, listing.notes
-        for begin in range(0, len(listing), CHUNK):
-            rows = range(begin, min(begin + CHUNK, len(listing)))
+    @cached_property
+    def _predictor(self) -> Predictor:
+        with torch.inference_mode():
+            return self.method.predictor()
+
+    def _reader(self, listing: Listing) -> Callable[[range], Decoded]:
+        def read(rows: range) -> Decoded:
             decoded = listing.read(rows, self.image_size)
             if decoded.kept:
                 self._check_shape(str(listing.origin), decoded.x.shape[1:])
-            probabilities = torch.full((len(rows), len(self.classes)), torch.nan)
-            labels: list[str | None] = [None] * len(rows)
-            nearest: list[str | None] = [None] * len(rows)
-            errors: list[str | None] = [None] * len(rows)
-            if decoded.kept:
-                embedding = self.method.embed(decoded.x.to(self.device), domain)
-                probabilities[decoded.kept] = self.method.predict(embedding).exp().float().cpu()
-                closest = self.method.source_scores(embedding).argmax(1).tolist()
-                for place, best, source in zip(
-                    decoded.kept, probabilities[decoded.kept].argmax(1).tolist(), closest, strict=True
-                ):
-                    labels[place], nearest[place] = self.classes[best], self.domains[source]
-            for place, reason in decoded.failures:
-                errors[place] = reason
-            yield Predictions([names[i] for i in rows], labels, probabilities, nearest, errors, self.classes, notes)
+            return decoded
+
+        return read
+
+    def _answers(self, read: Callable[[range], Decoded], count: int, domain: int) -> Iterator[Answers]:
+        size = chunk_size(self.about["shape"], self.device)
+        parts = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
+        return answer(self.method, self._predictor, self.device, read, parts, domain)
+
+    def _stream_listing(self, listing: Listing) -> Iterator[Predictions]:
+        notes = listing.notes
+        names: list[str] = []
+        for part in self._answers(self._reader(listing), len(listing), -1):
+            names = names or listing.item_names  # only here: a GPU is at work by now
+            probabilities, count = part.probabilities, len(part.rows)
+            labels: list[str | None] = [self.classes[k] for k in part.best.tolist()]
+            nearest: list[str | None] = [self.domains[m] for m in part.nearest.tolist()]
+            errors: list[str | None] = [None] * count
+            if part.failures:
+                places = _places(part)
+                probabilities = torch.full((count, len(self.classes)), torch.nan).index_copy_(0, places, probabilities)
+                labels, nearest = (_spread(values, part.kept, count) for values in (labels, nearest))
+                for place, reason in part.failures:
+                    errors[place] = reason
+            items = names[part.rows.start : part.rows.stop]
+            yield Predictions(items, labels, probabilities, nearest, errors, self.classes, notes)
             notes = ()  # once is enough
+
+
+def _all_kept(x: Tensor) -> Decoded:
+    from graphmsda.data.images import Decoded
+
+    return Decoded(x, list(range(len(x))), [])
+
+
+def _places(part: Answers) -> Tensor:
+    return torch.tensor(part.kept, dtype=torch.int64)
+
+
+def _spread(values: Sequence[str | None], places: Sequence[int], count: int) -> list[str | None]:
+    """Return a list of `count` with the values at their places and None elsewhere.
+
+    >>> _spread(["a", "b"], [0, 2], 3)
+    ['a', None, 'b']
+    """
+    result: list[str | None] = [None] * count
+    for place, value in zip(places, values, strict=True):
+        result[place] = value
+    return result
 
 
 def _read_about(file: Path) -> dict[str, Any]:

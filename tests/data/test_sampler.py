@@ -12,31 +12,32 @@ from graphmsda.data.sampler import Stream, seed_of
 def test_each_pass_is_a_permutation(size: int, batch: int) -> None:
     stream = Stream(size, batch, seed=1)
     steps = -(-4 * size // batch)
-    drawn = torch.cat([stream.indices(step) for step in range(steps)])
-    assert all(len(stream.indices(step)) == batch for step in range(3))
+    drawn = stream.batches(range(steps)).flatten()
+    assert drawn.dtype == torch.int64
+    assert all(stream.batches(range(3, 3 + count)).shape == (count, batch) for count in (1, 2, 5))
     for number in range(4):
         assert sorted(drawn[number * size : (number + 1) * size].tolist()) == list(range(size))
 
 
 def test_passes_differ() -> None:
     stream = Stream(20, 20, seed=0)
-    assert not torch.equal(stream.indices(0), stream.indices(1))
+    assert not torch.equal(stream.batches(range(0, 1)), stream.batches(range(1, 2)))
 
 
 def test_a_step_does_not_depend_on_those_before() -> None:
     used = Stream(10, 4, seed=3)
     for step in (0, 1, 2, 50, 7):
-        used.indices(step)
+        used.batches(range(step, step + 1))
     fresh = Stream(10, 4, seed=3)
     state = torch.random.get_rng_state()
     for step in (1000, 7, 3):
-        assert torch.equal(used.indices(step), fresh.indices(step))
-        assert torch.equal(fresh.indices(step), fresh.indices(step))
+        assert torch.equal(used.batches(range(step, step + 1)), fresh.batches(range(step, step + 1)))
+        assert torch.equal(fresh.batches(range(step, step + 1)), fresh.batches(range(step, step + 1)))
     assert torch.equal(state, torch.random.get_rng_state())
 
 
 def test_seeds_differ() -> None:
-    one, two = (torch.cat([Stream(50, 10, seed).indices(s) for s in range(5)]) for seed in (0, 1))
+    one, two = (Stream(50, 10, seed).batches(range(5)) for seed in (0, 1))
     assert not torch.equal(one, two)
 
 

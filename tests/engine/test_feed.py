@@ -54,8 +54,10 @@ def test_fetched_batches_are_the_resident_ones(tmp_path, monkeypatch, processes)
     assert not fetched.ready
     assert resident.ready
     for step in (0, 1, 2, 3, 9, 10, 4):  # forwards, a leap as after resuming, and back as after a failed step
-        for here, there in zip(fetched.batch(step), resident.batch(step), strict=True):
+        rows = torch.stack([stream.batches(range(step, step + 1))[0] for stream in resident.streams])
+        for here, there, x, some in zip(fetched.fetch(step), resident.take(rows), samples, rows, strict=True):
             assert torch.equal(here, there)
+            assert torch.equal(here, x[some])
     for number, x in enumerate(samples):
         whole = torch.cat([part for _, part in fetched.chunks(number)])
         assert torch.equal(whole, x[:])
@@ -98,7 +100,7 @@ def test_few_steps_are_fetched_ahead(tmp_path):
 
     threads = Feed([Counting()], streams(100), CPU)
     for step in range(10):
-        threads.batch(step)
+        threads.fetch(step)
     deadline = time.monotonic() + 60
     while len(asked) < 10 + AHEAD - 1 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -119,7 +121,7 @@ def test_an_error_while_fetching_is_raised_in_the_step(tmp_path):
     x._bytes[:] = 0  # a private copy: the file stays
     fetched = Feed([x], streams(9), CPU)
     with pytest.raises(RuntimeError, match="cannot identify image"):
-        fetched.batch(0)
+        fetched.fetch(0)
     fetched.close()
 
 

@@ -246,7 +246,7 @@ def test_a_phase_moves_only_what_it_names(features: Task, tmp_path: Path, monkey
 
 def test_updated_parameters_takes_modules_and_parameters(features: Task) -> None:
     settings = Settings(method="mrf", **QUICK).resolved(features)
-    method = Training(features, settings, torch.device("cpu"), torch.enable_grad).method
+    method = Training(features, settings, torch.device("cpu")).method
     assert updated_parameters(method, ("prototypes",)) == [method.prototypes]
     assert len(updated_parameters(method, ())) == len(updated_parameters(method, ("prototypes", "backbone")))
 

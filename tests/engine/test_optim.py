@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphmsda.engine.optim import AveragedState, build_optimiser, learning_rate, optimiser_tensors, restore_optimiser
+from graphmsda.engine.optim import (
+    AveragedState,
+    averaging_weight,
+    build_optimiser,
+    learning_rate,
+    optimiser_tensors,
+    restore_optimiser,
+)
 from graphmsda.engine.settings import Settings
 from graphmsda.files import read_tensors, write_tensors
 
@@ -76,7 +83,7 @@ def test_learning_rate() -> None:
 def test_average_is_a_plain_loop() -> None:
     torch.manual_seed(0)
     toy = Toy()
-    average = AveragedState(toy, decay=0.8)
+    average = AveragedState(toy)
     expected = {key: p.detach().clone() for key, p in toy.named_parameters()}
     for step in range(1, 15):
         with torch.no_grad():
@@ -85,7 +92,7 @@ def test_average_is_a_plain_loop() -> None:
             toy.count += 1
         decay = min(0.8, 1 - 1 / (1 + step / 2))
         expected = {key: decay * expected[key] + (1 - decay) * p.detach() for key, p in toy.named_parameters()}
-        average.update(toy, step)
+        average.update(toy, torch.tensor(averaging_weight(0.8, step)))
     for key, tensor in expected.items():
         torch.testing.assert_close(average.state[key], tensor, rtol=1e-5, atol=1e-6)
     assert int(average.state["count"]) == 14
@@ -95,21 +102,21 @@ def test_average_is_a_plain_loop() -> None:
 
 def test_an_entry_not_estimated_yet_starts_at_its_first_value() -> None:
     toy = Toy()
-    average = AveragedState(toy, decay=0.9)
+    average = AveragedState(toy)
     toy.running[0] = 4.0
     toy.seen[0] = True
-    average.update(toy, 100)
+    average.update(toy, torch.tensor(averaging_weight(0.9, 100)))
     assert average.state["running"].tolist() == [4.0, 0.0, 0.0, 0.0]
     toy.running.copy_(torch.tensor([5.0, 7.0, 0.0, 0.0]))
     toy.seen[1] = True
-    average.update(toy, 101)
+    average.update(toy, torch.tensor(averaging_weight(0.9, 101)))
     torch.testing.assert_close(average.state["running"], torch.tensor([4.1, 7.0, 0.0, 0.0]))
     assert average.state["seen"].tolist() == [True, True]
 
 
 def test_the_average_does_not_share_memory_with_the_method() -> None:
     toy = Toy()
-    average = AveragedState(toy, decay=0.9)
+    average = AveragedState(toy)
     before = average.state["layer.weight"].clone()
     with torch.no_grad():
         toy.layer.weight += 1

@@ -70,6 +70,31 @@ def test_query_logits_equal_the_explicit_graph(seed, domains, classes, batch, si
         assert_same(logits[q], nodes[-1])
 
 
+@pytest.mark.parametrize("normalise", fast.NORMALISATIONS)
+@pytest.mark.parametrize("two_way", [True, False])
+def test_what_is_prepared_serves_any_queries(normalise, two_way):
+    prototypes, layers = slow.make(1, 6, 4), make_layers(2, 4)
+    seen = torch.tensor([True] * 5 + [False])
+    graph, _ = connect(prototypes, prototypes, seen)
+    prepared = fast.prepare(prototypes, graph, layers, normalise=normalise)
+    kept = [tensor.clone() for tensor in (prepared.degree, prepared.messages, prepared.shared)]
+    for seed in (10, 11):
+        queries = slow.make(seed, 5, 4)
+        _, edges = connect(queries, prototypes, seen)
+        expected = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=two_way)
+        assert torch.equal(fast.prepared_logits(queries, edges, prepared, two_way=two_way), expected)
+    assert all(map(torch.equal, kept, (prepared.degree, prepared.messages, prepared.shared)))
+
+
+def test_queries_are_taken_in_the_type_of_what_was_prepared():
+    prototypes, layers, queries = slow.make(1, 6, 4), make_layers(2, 4), slow.make(0, 3, 4)
+    graph, edges = connect(queries, prototypes, torch.ones(6, dtype=torch.bool))
+    prepared = fast.prepare(prototypes.half(), graph.half(), fast.Layers(*(w.half() for w in layers)), normalise="row")
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        logits = fast.prepared_logits(queries.to(dtype), edges.to(dtype), prepared, two_way=True)
+        assert logits.dtype == torch.float32
+
+
 @small
 @given(seeds, st.integers(2, 6), st.integers(2, 7), st.integers(1, 4), normalisations)
 def test_prototype_logits_equal_the_explicit_graph(seed, domains, classes, size, normalise):
@@ -197,7 +222,12 @@ def test_empty_batch_and_mixed_precision():
     plain = predict(queries, prototypes, seen, layers, normalise="row", two_way=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = predict(queries, prototypes, seen, layers, normalise="row", two_way=True)
-    torch.testing.assert_close(mixed, plain)
+        apart = fast.adjacency(queries, prototypes, sigma=1.0, scale=1.0)
+    assert mixed.dtype == torch.float32
+    assert not torch.equal(mixed, plain)  # the layers' own products are taken in fewer bits,
+    torch.testing.assert_close(mixed, plain, rtol=0.02, atol=0.02)
+    # and nothing else is: edges are differences of large numbers.
+    torch.testing.assert_close(apart, fast.adjacency(queries, prototypes, sigma=1.0, scale=1.0))
 
 
 def test_unknown_normalisation_is_named():

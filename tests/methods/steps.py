@@ -15,7 +15,7 @@ def batch(seed: int = 0, absent: int = -1) -> Batch:
     """Two sources and a target; the class `absent` is missing from the sources."""
     task = feature_task(seed=seed)
     sources = tuple(Labelled(s.x[s.y != absent], s.y[s.y != absent]) for s in task.sources)
-    return Batch(sources, task.target.x, torch.tensor(0.5), torch.Generator().manual_seed(seed))
+    return Batch(sources, task.target.x, torch.tensor(0.5), torch.tensor(seed))
 
 
 def one_phase(method: Method, given: Batch) -> Phase:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from graphmsda.methods import Method, build_method, complete_parameters, hyperpa
 from tests.conftest import QUICK, feature_task, image_task
 
 CLASSES = 4
-AUTOCAST = {"32": nullcontext, "bf16": lambda: torch.autocast("cpu", dtype=torch.bfloat16)}
 every_method = pytest.mark.parametrize("name", list(METHODS))
 
 
@@ -40,7 +38,7 @@ def batch_of(sizes: list[int], classes: int = CLASSES, absent: int | None = None
         )
         for n in sizes
     ]
-    return Batch(tuple(parts[:-1]), parts[-1].x, torch.tensor(0.5), torch.Generator().manual_seed(seed))
+    return Batch(tuple(parts[:-1]), parts[-1].x, torch.tensor(0.5), torch.tensor(seed))
 
 
 def step(method: Method, batch: Batch) -> list[float]:
@@ -103,9 +101,10 @@ def test_class_missing_from_a_batch_and_from_everywhere(name: str) -> None:
 def test_three_steps_are_finite_in_both_precisions(name: str, precision: str) -> None:
     task = image_task()
     settings = Settings(method=name, **QUICK, precision=precision).resolved(task)
-    training = Training(task, settings, torch.device("cpu"), AUTOCAST[precision])
+    training = Training(task, settings, torch.device("cpu"))
     tally = Tally()
     for _ in range(3):
+        training.prepare()
         take_step(training, tally)
         training.step += 1
     row = tally.read()
@@ -128,6 +127,24 @@ def test_predictions_do_not_depend_on_the_rest_of_the_batch(name: str) -> None:
     assert together.shape == (9, CLASSES)
     torch.testing.assert_close(together.exp().sum(1), torch.ones(9, dtype=torch.float64))
     assert method.source_scores(method.embed(x)).shape == (9, 2)
+
+
+@every_method
+def test_the_predictor_gives_what_predict_and_source_scores_give(name: str) -> None:
+    method = build(name, 2)
+    for seed in range(3):
+        step(method, batch_of([8, 8, 8], absent=3, seed=seed))
+    for source in range(2):
+        embedding = torch.rand(9, method.backbone.features)
+        method.remember_source(source, [(embedding, torch.arange(9) % 3)])
+    method = method.eval()
+    with torch.inference_mode():
+        predictor = method.predictor()
+        for seed in (7, 8):
+            embedding = method.embed(batch_of([2, 2, 9], seed=seed).target)
+            log_probabilities, scores = predictor(embedding)
+            torch.testing.assert_close(log_probabilities.exp(), method.predict(embedding).exp(), rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(scores, method.source_scores(embedding), rtol=1e-6, atol=1e-6)
 
 
 @every_method

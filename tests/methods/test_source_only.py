@@ -28,9 +28,8 @@ def new(name: str = "source-only", dropout: float = 0.0) -> SourceOnly:
 
 def batch() -> Batch:
     task = feature_task()
-    return Batch(
-        tuple(Labelled(s.x, s.y) for s in task.sources), task.target.x + 5, torch.tensor(0.0), torch.Generator()
-    )
+    sources = tuple(Labelled(s.x, s.y) for s in task.sources)
+    return Batch(sources, task.target.x + 5, torch.tensor(0.0), torch.tensor(0))
 
 
 def other_target(task: Task) -> Task:

@@ -31,7 +31,7 @@ class Stream:
     """Batches of indices into one domain: pass after pass over a fresh permutation, wrapping around.
 
     >>> stream = Stream(size=5, batch=2, seed=0)
-    >>> sorted(torch.cat([stream.indices(step) for step in range(5)]).tolist())
+    >>> sorted(stream.batches(range(5)).flatten().tolist())
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     """
 
@@ -39,19 +39,16 @@ class Stream:
         self.size, self.batch, self.seed = size, batch, seed
         self._permutation = lru_cache(maxsize=4)(self._draw)
 
-    def indices(self, step: int, device: torch.device | str = "cpu") -> Tensor:
-        """Return the indices of one step, int64 ``(batch,)``.
-
-        On a GPU a permutation is sent there once a pass, so that a step does not have to wait for a copy.
-        """
-        first, last = step * self.batch, (step + 1) * self.batch
+    def batches(self, steps: range) -> Tensor:
+        """Return the indices of steps that follow each other, int64 ``(steps, batch)``."""
+        first, last = steps.start * self.batch, steps.stop * self.batch
         parts = []
         while first < last:
             number, start = divmod(first, self.size)
-            parts.append(self._permutation(number, torch.device(device))[start : start + last - first])
+            parts.append(self._permutation(number)[start : start + last - first])
             first += len(parts[-1])
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return torch.cat(parts).view(-1, self.batch)
 
-    def _draw(self, number: int, device: torch.device) -> Tensor:
+    def _draw(self, number: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed_of(self.seed, number))
-        return torch.randperm(self.size, generator=generator).to(device)
+        return torch.randperm(self.size, generator=generator)

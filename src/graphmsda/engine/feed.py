@@ -51,14 +51,12 @@ class Feed:
         self._ring: Ring | None = None
         self._next = 0
 
-    def rows(self, step: int, device: torch.device | str = "cpu") -> list[Tensor]:
-        """Return the rows that this process takes of each domain in a step, int64."""
-        return [parallel.local_part(stream.indices(step, device)) for stream in self.streams]
+    def take(self, rows: Tensor) -> list[Tensor]:
+        """Return samples of each domain that are `ready`, by their rows on the device, ``(D, B)``."""
+        return [take_rows(x, some) for x, some in zip(self.samples, rows, strict=True)]
 
-    def batch(self, step: int) -> list[Tensor]:
-        """Return this process's samples of each domain in a step, on the device."""
-        if self.ready:
-            return [take_rows(x, rows) for x, rows in zip(self.samples, self.rows(step, self.device), strict=True)]
+    def fetch(self, step: int) -> list[Tensor]:
+        """Return this process's samples of each domain in a step, on the device, where they are not `ready`."""
         if self._coming is None or step != self._next:
             self.close()
             largest = [(stream.batch, *x.shape[1:]) for x, stream in zip(self.samples, self.streams, strict=True)]
@@ -87,7 +85,8 @@ class Feed:
             self._ring = None
 
     def _step(self, step: int) -> list[Tensor]:
-        return [take_rows(x, rows) for x, rows in zip(self.samples, self.rows(step), strict=True)]
+        rows = [parallel.local_part(stream.batches(range(step, step + 1))[0]) for stream in self.streams]
+        return [take_rows(x, some) for x, some in zip(self.samples, rows, strict=True)]
 
     def _fetch(self, job: Job, numbers: range, largest: Sequence[Sequence[int]]) -> Iterator[list[Tensor]]:
         """Yield ``job(number)`` on the device; only decoding is work enough for processes of its own."""

@@ -6,6 +6,7 @@ Reads top to bottom: `fit` prepares, `train` loops, `take_step` does one batch, 
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from graphmsda import __version__, parallel
 from graphmsda.domains import Task
 from graphmsda.engine import folder
+from graphmsda.engine.accelerate import is_compiled, stepper
 from graphmsda.engine.devices import start_fabric
 from graphmsda.engine.optim import learning_rate
 from graphmsda.engine.progress import progress_bar
@@ -28,7 +30,7 @@ from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from graphmsda.errors import UserError
 from graphmsda.files import write_tensors, write_text
-from graphmsda.methods import Method
+from graphmsda.methods import Method, Phase
 
 if TYPE_CHECKING:
     from graphmsda.run import Run
@@ -70,14 +72,14 @@ def fit(
     fabric = start_fabric(chosen)
     main = parallel.rank() == 0
     with torch.random.fork_rng():  # leaves the caller's random numbers alone
-        training = Training(task, chosen, fabric.device, fabric.autocast)
+        training = Training(task, chosen, fabric.device)
         # Whatever can be wrong with what was asked has been told by now: only here is the first file written.
         with folder.locked(path) if main else nullcontext():
             if main:
                 folder.write_config(path, config)
             training.resume(path)
             if training.step < chosen.steps or not (path / folder.MODEL_ABOUT).is_file():
-                for note in training.method.backbone.notes if progress and main and training.step == 0 else ():
+                for note in notes(training) if progress and main else ():
                     print(f"graphmsda: {note}", file=sys.stderr)
                 with closing(training.feed):
                     train(training, path, show=progress and main)
@@ -86,18 +88,28 @@ def fit(
     return Run.load(path, device=chosen.device)
 
 
+def notes(training: Training) -> Iterator[str]:
+    """Yield what a user should know before the first step."""
+    if training.step == 0:
+        yield from training.method.backbone.notes
+    if is_compiled(training.settings):
+        yield "the step is compiled before the first one is taken: about a minute the first time, later seconds"
+
+
 def train(training: Training, path: Path, *, show: bool) -> None:
     """Take all steps that are left, writing metrics and checkpoints as they come."""
     settings, main = training.settings, parallel.rank() == 0
     metrics = folder.Metrics(path / folder.METRICS, training.step) if main else None
     interval = min(INTERVAL, settings.steps_per_epoch)
     tally = Tally()
+    step = stepper(training, lambda: take_step(training, tally))
     good, saved, begin = training.snapshot(), time.monotonic(), time.monotonic()
     title = f"{settings.method} -> {training.task.target.name}"
     training.method.train()
     with progress_bar(settings.steps, training.step, title, enabled=show) as tell, stop_on_signal() as stopped:
         while training.step < settings.steps:
-            take_step(training, tally)
+            training.prepare()
+            step()
             training.step += 1
             tell(training.step)
             last = training.step == settings.steps
@@ -126,25 +138,20 @@ def train(training: Training, path: Path, *, show: bool) -> None:
 
 
 def take_step(training: Training, tally: Tally) -> None:
-    """Draw one batch and take the optimiser step of each of the method's phases."""
-    method, settings, optimiser = training.method, training.settings, training.optimiser
-    for group in optimiser.param_groups:
-        group["lr"] = learning_rate(settings, training.step / settings.steps)
-    for phase in method.phases(training.batch()):
+    """Draw the batch that was prepared and take the optimiser step of each of the method's phases.
+
+    All of this happens on the device: no value is read, no shape depends on one.
+    """
+    method, descent = training.method, training.descent
+    batch, now = training.batch()
+    training.optimiser.param_groups[0]["lr"].copy_(now.rate)
+    for phase in method.phases(batch):
         loss = torch.stack(list(phase.terms.values())).sum()
         parameters = [p for p in updated_parameters(method, phase.updates) if p.requires_grad]
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        gradients = torch.autograd.grad(loss, descent.leaves(parameters), allow_unused=True)
         parallel.average_gradients(gradients)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        norm = nn.utils.get_total_norm([g for g in gradients if g is not None])
-        if settings.clip:
-            nn.utils.clip_grads_with_norm_(parameters, settings.clip, norm)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        tally.add(phase.terms, phase.shown or {}, norm)
-    if training.average is not None:
-        training.average.update(method, training.step + 1)
+        tally.add(phase, descent.step(parameters, gradients))
+    tally.end_step()
 
 
 def updated_parameters(method: Method, names: tuple[str, ...]) -> list[nn.Parameter]:
@@ -159,23 +166,33 @@ class Tally:
     """Loss terms summed on the device, so that reading them costs one wait per interval, not one per step."""
 
     def __init__(self) -> None:
-        self.sums: dict[str, tuple[Tensor, int]] = {}
-        self.finite: Tensor | None = None
+        self._step: dict[str, list[Tensor]] = {}
+        self._names: dict[str, int] = {}  # with how many phases of a step give each
+        self._sums: Tensor | None = None
 
-    def add(self, terms: Mapping[str, Tensor], shown: Mapping[str, Tensor], norm: Tensor) -> None:
+    def add(self, phase: Phase, norm: Tensor) -> None:
         """Take in one phase: its terms, what it shows and its gradients' norm."""
-        finite = torch.isfinite(torch.stack([*terms.values(), norm]).detach()).all()
-        self.finite = finite if self.finite is None else self.finite & finite
-        for name, value in {**terms, **shown, "gradient": norm}.items():
-            total, count = self.sums.get(name, (torch.zeros_like(value), 0))
-            self.sums[name] = (total + value.detach(), count + 1)
+        for name, value in {**(phase.shown or {}), **phase.terms, "gradient": norm}.items():
+            self._step.setdefault(name, []).append(value.detach())
+
+    def end_step(self) -> None:
+        """Add the step's values to the sums; the last of these counts steps."""
+        values = torch.stack([torch.stack(found).sum().float() for found in self._step.values()])
+        values = torch.cat([values, torch.ones_like(values[:1])])
+        if self._sums is None:
+            self._names = {name: len(found) for name, found in self._step.items()}
+            self._sums = torch.zeros_like(values)
+        self._sums += values
+        self._step = {}
 
     def read(self) -> dict[str, float]:
         """Return the means since the last reading, and whether everything was finite."""
-        row = {name: float(total) / count for name, (total, count) in self.sums.items()}
-        row["finite"] = float(self.finite) if self.finite is not None else 1.0
-        self.sums, self.finite = {}, None
-        return row
+        if self._sums is None:
+            return {"finite": 1.0}
+        *sums, steps = self._sums.tolist()
+        self._sums.zero_()
+        row = {name: total / (count * steps) for (name, count), total in zip(self._names.items(), sums, strict=True)}
+        return row | {"finite": float(all(map(math.isfinite, sums)))}
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], step: int) -> None:
@@ -187,6 +204,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], step: int) -> None:
 def finish(training: Training, path: Path) -> None:
     """Write the model that predicts: the averaged weights where they are kept, with the sources' class means."""
     method, task, settings = training.method, training.task, training.settings
+    training.take_average()
     if training.average is not None:
         method.load_state_dict(training.average.state)
     method.eval()

@@ -58,6 +58,12 @@ class Settings:
     seed: int = option(0, "seed of everything random")
     device: str = option("auto", "where to train", "auto", "cpu", "cuda")
     resident: str = option("auto", "keep the data on the GPU; auto: if a quarter of it holds them", "auto", "yes", "no")
+    accelerate: str = option(
+        "auto",
+        "auto: on a GPU, capture the step and replay it, compiled where the run is long; off: step by step",
+        "auto",
+        "off",
+    )
     devices: int = option(1, "processes per machine, one per GPU")
     nodes: int = option(1, "machines")
     checkpoint_seconds: float = option(30.0, "least seconds between checkpoints")
@@ -117,7 +123,7 @@ class Settings:
 
 
 # What may differ between a run and its resumption without changing what it becomes.
-FREE_TO_CHANGE = ("preset", "device", "resident", "devices", "nodes", "checkpoint_seconds")
+FREE_TO_CHANGE = ("preset", "device", "resident", "accelerate", "devices", "nodes", "checkpoint_seconds")
 
 
 def read_recipe(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,8 +6,8 @@ bit by bit where a run was.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,31 +18,33 @@ from graphmsda.data.augment import flips_make_sense, strong, weak
 from graphmsda.data.sampler import Stream, seed_of
 from graphmsda.domains import Batch, Labelled, Task
 from graphmsda.engine import folder
+from graphmsda.engine.course import Course, Moment
+from graphmsda.engine.descent import Descent
 from graphmsda.engine.feed import Feed
-from graphmsda.engine.optim import AveragedState, build_optimiser, optimiser_tensors, restore_optimiser
+from graphmsda.engine.optim import EVERY, AveragedState, averaging_weight, optimiser_tensors, restore_optimiser
 from graphmsda.engine.settings import Settings
 from graphmsda.files import read_tensors
 from graphmsda.methods import Method, build_method
 
-INITIAL, STEP, SHARED, STREAM, VIEW = range(5)  # what a seed is for
-
-
+INITIAL, STEP, STREAM, VIEW = 0, 1, 3, 4  # what a seed is for, beside what all processes share (`course`)
 VIEWS = {"none": None, "weak": weak, "strong": strong}
 
 
 class Training:
     """Everything that changes while a run trains, and how to save and restore it."""
 
-    def __init__(self, task: Task, settings: Settings, device: torch.device, autocast: Any) -> None:
+    def __init__(self, task: Task, settings: Settings, device: torch.device) -> None:
         self.task, self.settings, self.device = task, settings, device
         self.step = 0
         torch.manual_seed(seed_of(settings.seed, INITIAL))
         self.method = create_method(task, settings).to(
             device, dtype=torch.float64 if settings.precision == "64" else torch.float32
         )
-        self.method.backbone.autocast = autocast
-        self.optimiser = build_optimiser(self.method, settings)
-        self.average = AveragedState(self.method, settings.average) if settings.average else None
+        self.method.backbone.mixed = torch.bfloat16 if settings.precision == "bf16" else None
+        self.descent = Descent(self.method, settings)
+        self.optimiser = self.descent.optimiser
+        self.average = AveragedState(self.method) if settings.average else None
+        self._averaged, self._weight = 0, torch.zeros((), device=device)
         samples = [*(source.x for source in task.sources), task.target.x]
         streams = [
             Stream(len(x), settings.batch_size, seed_of(settings.seed, STREAM, number))
@@ -50,30 +52,47 @@ class Training:
         ]
         self.feed = Feed(samples, streams, device, settings.resident)
         self.labels = [source.y.to(device) for source in task.sources]
-        self.generator = torch.Generator(device)
+        self.course = Course(settings, streams, device)
         self.view = VIEWS[settings.augment] if task.is_images else None
         self.view_generator = torch.Generator(device)
         self.flip = flips_make_sense(task.classes)
+        self.fetched: list[Tensor] = []
+        self._kept: dict[str, Tensor] = {}
 
-    def batch(self) -> Batch:
-        """Draw this process's part of the batch of the current step, and set all random numbers for it."""
-        settings, step = self.settings, self.step
-        torch.manual_seed(seed_of(settings.seed, STEP, step, parallel.rank()))
-        self.generator.manual_seed(seed_of(settings.seed, SHARED, step))
-        *sources, target = self._views(self.feed.batch(step))
-        *rows, _ = self.feed.rows(step, self.device)
-        return Batch(
-            tuple(Labelled(x, y[i]) for x, y, i in zip(sources, self.labels, rows, strict=True)),
-            target,
-            torch.full((), step / settings.steps, device=self.device),
-            self.generator,
-        )
+    def prepare(self) -> None:
+        """Do the host's part of the current step: random numbers, tables, averages, samples that have to be fetched."""
+        if self.step % EVERY == 0:
+            self.take_average()
+        torch.manual_seed(seed_of(self.settings.seed, STEP, self.step, parallel.rank()))
+        if self.view is not None:
+            self.view_generator.manual_seed(seed_of(self.settings.seed, VIEW, self.step, parallel.rank()))
+        self.course.prepare(self.step)
+        if self.feed.ready:
+            return
+        found = self.feed.fetch(self.step)
+        if self.fetched and self.device.type == "cuda":  # a captured step reads where its first samples lay
+            torch._foreach_copy_(self.fetched, found)
+        else:
+            self.fetched = [x.clone() for x in found] if self.device.type == "cuda" else found
+
+    def take_average(self) -> None:
+        """Move the averaged state to what it is after the steps taken so far, once for each number of them."""
+        if self.average is not None and self.step != self._averaged:
+            self._weight.fill_(averaging_weight(self.settings.average, self.step))
+            self.average.update(self.method, self._weight)
+        self._averaged = self.step
+
+    def batch(self) -> tuple[Batch, Moment]:
+        """Do the device's part: draw this process's part of the batch that was prepared, with the step's numbers."""
+        now = self.course.read()
+        *sources, target = self._views(self.feed.take(now.rows) if self.feed.ready else self.fetched)
+        parts = zip(sources, self.labels, now.rows, strict=False)
+        return Batch(tuple(Labelled(x, y[i]) for x, y, i in parts), target, now.progress, now.seed), now
 
     def _views(self, parts: list[Tensor]) -> list[Tensor]:
         """Return what the chosen augmentation makes of the images, each process with random numbers of its own."""
         if self.view is None:
             return parts
-        self.view_generator.manual_seed(seed_of(self.settings.seed, VIEW, self.step, parallel.rank()))
         seen = self.view(torch.cat(parts), self.view_generator, flip=self.flip)
         return list(torch.split(seen, [len(part) for part in parts]))
 
@@ -86,15 +105,27 @@ class Training:
         return state
 
     def snapshot(self) -> tuple[dict[str, Tensor], int]:
-        """Return a copy of the state to go back to."""
-        return {name: tensor.detach().clone() for name, tensor in self.tensors().items()}, self.step
+        """Return a copy of the state to go back to, in place of the last such copy."""
+        state = {name: tensor.detach() for name, tensor in self.tensors().items()}
+        if self._kept:
+            torch._foreach_copy_(list(self._kept.values()), list(state.values()))
+        else:
+            self._kept = {name: tensor.clone() for name, tensor in state.items()}
+        return self._kept, self.step
+
+    def restore(self) -> None:
+        """Go back to the last copy of the state."""
+        self._load(self._kept)
 
     def resume(self, path: Path) -> None:
         """Go to where the checkpoint at `path` stands, if there is one."""
         if not (path / folder.CHECKPOINT).is_file():
             return
         tensors, about = read_tensors(path / folder.CHECKPOINT)
+        self._load(tensors)
+        self.step = int(about["step"])
 
+    def _load(self, tensors: Mapping[str, Tensor]) -> None:
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
@@ -103,7 +134,6 @@ class Training:
         if self.average is not None:
             for name, tensor in part("average/").items():
                 self.average.state[name].copy_(tensor)
-        self.step = int(about["step"])
 
 
 def create_method(task: Task, settings: Settings) -> Method:

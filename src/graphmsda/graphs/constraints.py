@@ -6,7 +6,7 @@ Eqs. 8 and 9 serve both models: eq. 10 adds eq. 7 to them (CRF-MSDA), eq. 21 is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,15 @@ from torch import Tensor
 
 from graphmsda.graphs.prototypes import wide
 
-ELEMENTS = 2**25  # of the largest temporary: 128 MiB in float32
+# Up to this many differences eq. 13 takes them one by one: near here matrix products begin to be faster on a processor,
+# while on a GPU both cost little more than the launches of their kernels.
+DIRECT = 2**17
+
+# Float64 numbers in a slice of eq. 13. On a processor 4 MiB nearly stay in the cache, and less would make the products
+# of 20 sources too narrow to be fast; on a GPU 64 MiB keep the launches few.
+CPU_SLICE, GPU_SLICE = 2**19, 2**23
+
+ROUNDING = 1e-13  # of a sum of float64 squares; up to 3e-14 was seen, with 10^6 numbers a row
 
 
 def prototype_risk(logits: Tensor, classes: Tensor, seen: Tensor) -> Tensor:
@@ -40,10 +48,10 @@ def source_risk(log_probabilities: Sequence[Tensor], labels: Sequence[Tensor]) -
 
     Shapes: for each source, log-probabilities (B_m, K) and labels (B_m,) int64 -> 0-dim.
     """
-    parts = [
-        -rows.gather(1, y[:, None]).mean() for rows, y in zip(log_probabilities, labels, strict=True) if len(y) > 0
-    ]
-    return torch.stack(parts).mean() if parts else log_probabilities[0].sum()
+    sources = max(1, sum(len(y) > 0 for y in labels))
+    rows, y = torch.cat(list(log_probabilities)), torch.cat(list(labels))
+    weight = torch.cat([rows.new_full((len(part),), 1 / (sources * max(1, len(part)))) for part in labels])
+    return -(weight * rows.gather(1, y[:, None]).squeeze(1)).sum()
 
 
 def target_entropy(log_probabilities: Tensor) -> Tensor:
@@ -70,10 +78,13 @@ def global_alignment(graph: Tensor, domains: int, *, seen: Tensor | None = None)
 
     .. math:: L_{global} = \frac{1}{(M+1)^4} \sum_{i,j,m,n} \lVert \tilde A_{ij} - \tilde A_{mn} \rVert_F
 
-    All :math:`(M+1)^4` ordered pairs of blocks count, a block and itself included. Differences are taken directly:
-    blocks become nearly equal when training succeeds, and there the matrix-product form of a distance loses every
-    digit. Where two blocks coincide the norm has no derivative and zero is taken, the smallest subgradient. The loss
-    can be differentiated once.
+    All :math:`(M+1)^4` ordered pairs of blocks count, a block and itself included. Where two blocks coincide the norm
+    has no derivative and zero is taken, the smallest subgradient. The loss can be differentiated once.
+
+    Small cases subtract block from block. With many domains that is :math:`(M+1)^4 K^2` differences, and squared
+    distances come from products in float64, after subtracting the mean block: blocks become nearly equal when training
+    succeeds, and only what tells them apart may be squared. Blocks two million times closer to each other than to the
+    mean block then count as equal.
 
     With ``seen``, an entry (k, l) of a pair of blocks counts only if the four prototypes it compares are all seen.
 
@@ -84,12 +95,11 @@ def global_alignment(graph: Tensor, domains: int, *, seen: Tensor | None = None)
     """
     (graph,) = wide(graph)
     classes = len(graph) // domains
-    rows = graph.view(domains, classes, domains, classes).transpose(1, 2).reshape(domains**2, classes**2)
-    mask = None
-    if seen is not None:
-        known = seen.to(rows.dtype)
-        mask = (known[:, None, :, None] * known[None, :, None, :]).reshape(domains**2, classes**2)
-    loss: Tensor = _MeanNorm.apply(rows, mask)
+    if seen is None:
+        seen = torch.ones(domains, classes, dtype=torch.bool, device=graph.device)
+    if domains**4 * classes**2 <= DIRECT:
+        return _direct_mean_norm(graph, seen)
+    loss: Tensor = _MeanNorm.apply(graph, seen.double())
     return loss
 
 
@@ -106,36 +116,80 @@ def local_alignment(embedding: Tensor, prototypes: Tensor, weight: Tensor) -> Te
     return (weight * (embedding - prototypes).square().sum(1)).sum() / max(len(embedding), 1)
 
 
-class _MeanNorm(torch.autograd.Function):
-    """Mean Euclidean norm over all ordered pairs of rows, with the gradient taken along.
+def _direct_mean_norm(graph: Tensor, seen: Tensor) -> Tensor:
+    """Mean Frobenius norm over all ordered pairs of blocks, from their differences.
 
-    Autograd would keep every difference, N x N x E numbers; here a few rows are compared at a time and what is kept is
-    the gradient, N x E.
+    Shapes: graph (DK, DK), seen (D, K) bool -> 0-dim.
+    """
+    domains, classes = seen.shape
+    rows = graph.view(domains, classes, domains, classes).transpose(1, 2).reshape(domains**2, classes**2)
+    known = seen.to(graph.dtype)
+    mask = (known[:, None, :, None] * known[None, :, None, :]).reshape(domains**2, classes**2)
+    difference = (rows[:, None] - rows) * (mask[:, None] * mask)
+    norms: Tensor = torch.linalg.vector_norm(difference, dim=2)
+    return norms.mean()
+
+
+def _centred_blocks(graph: Tensor, seen: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Slices of all blocks in float64, less the mean block; zero where not seen.
+
+    An entry's mean is over the blocks in which it is seen. It cancels in every difference, so it need not be exact.
+
+    Shapes: graph (DK, DK), seen (D, K) float64 -> which rows of the blocks, their values and their mask (D^2, k, K).
+    """
+    domains, classes = seen.shape
+    blocks = graph.view(domains, classes, domains, classes).transpose(1, 2)
+    times = seen.sum(0).clamp(min=1)
+    ones = seen.new_ones(domains**2)  # a product with ones is several times faster than `sum` over the first dimension
+    step = max(1, (CPU_SLICE if graph.is_cpu else GPU_SLICE) // (domains**2 * classes))
+    for start in range(0, classes, step):
+        some = slice(start, start + step)
+        mask = seen[:, None, some, None] * seen[:, None]
+        values = (blocks[:, :, some] * mask).flatten(0, 1)
+        mask = mask.flatten(0, 1)
+        values -= (ones @ values.flatten(1)).view_as(values[0]) / (times[some, None] * times)
+        values *= mask
+        yield some, values, mask
+
+
+class _MeanNorm(torch.autograd.Function):
+    r"""Mean Frobenius norm over all ordered pairs of blocks, from matrix products.
+
+    With masks :math:`m` of zeros and ones, and blocks :math:`a, b` already masked by their own,
+
+    .. math:: \lVert m_a m_b (a - b) \rVert^2 = a^2 \cdot m_b + m_a \cdot b^2 - 2 a \cdot b
+
+    A mask is the outer product of two rows of ``seen``, so the first two terms and their part of the gradient take
+    :math:`D^3 K^2` steps; only the last term's product takes :math:`D^4 K^2`, once for the value and once for the
+    gradient. What is kept in between is the input and a weight for each pair of blocks.
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, mask: Tensor | None) -> Tensor:
-        count, size = rows.shape
-        step = max(1, ELEMENTS // (count * size))
-        total = rows.new_zeros(())
-        slopes = []
-        for start in range(0, count, step):
-            some = slice(start, start + step)
-            difference = rows[some, None] - rows
-            if mask is not None:
-                difference *= mask
-                difference *= mask[some, None]
-            norm = torch.linalg.vector_norm(difference, dim=2)
-            total = total + norm.sum()
-            if ctx.needs_input_grad[0]:
-                direction = torch.where(norm > 0, 1 / norm, 0)
-                slopes.append(torch.bmm(direction[:, None], difference).squeeze(1))
-        if slopes:
-            ctx.save_for_backward(torch.cat(slopes) * (2 / count**2))
-        return total / count**2
+    def forward(ctx: Any, graph: Tensor, seen: Tensor) -> Tensor:
+        count = len(seen) ** 2
+        length, product = seen.new_zeros(count, count), seen.new_zeros(count, count)
+        for some, values, _ in _centred_blocks(graph, seen):
+            rows = values.flatten(1)
+            product = torch.addmm(product, rows, rows.T)
+            length = length + (seen[:, some] @ values.square() @ seen.T).flatten(1)
+        length = length + length.T
+        square = length - 2 * product
+        # Asked this way round, a NaN stays one.
+        square = torch.where(square <= ROUNDING * length, 0, square).fill_diagonal_(0)
+        ctx.save_for_backward(graph, seen, torch.where(square == 0, 0, square.rsqrt()))
+        return (square.sqrt().sum() / count**2).to(graph.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (slope,) = ctx.saved_tensors
-        return grad * slope, None
+        graph, seen, weight = ctx.saved_tensors
+        domains, classes = seen.shape
+        weight = weight * (2 / domains**4 * grad)
+        slope = torch.empty_like(graph)
+        blocks = slope.view(domains, classes, domains, classes).transpose(1, 2)
+        for some, values, mask in _centred_blocks(graph, seen):
+            # The sum over blocks b of weight m_a m_b (a - b), for each block a.
+            own = seen[:, some].T @ weight.unflatten(1, (domains, domains)) @ seen
+            others = (weight @ values.flatten(1)).view_as(values)
+            blocks[:, :, some] = (own * values - others * mask).unflatten(0, (domains, domains))
+        return slope, None

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphmsda.errors import UserError
+from graphmsda.graphs.draws import integers
 from graphmsda.graphs.prototypes import squared_distances, wide
 
 READINGS = ("verbatim", "mean-clique", "log", "logistic")
@@ -100,30 +101,20 @@ def _marginal(log_joint: Tensor, dim: int) -> Tensor:
     return log_joint.masked_fill(masked, 0).logsumexp(dim).masked_fill(masked.squeeze(dim), -math.inf)
 
 
-def sample_wrong_edges(
-    queries: int,
-    count: int,
-    *,
-    domains: int,
-    classes: int,
-    generator: torch.Generator | None,
-    device: torch.device | str,
-) -> Tensor:
+def sample_wrong_edges(queries: int, count: int, *, domains: int, classes: int, seed: Tensor) -> Tensor:
     r"""Pairs of prototypes that should not be joined, for the second kind of negative network (Sec. 5.1).
 
     Uniform over all unordered pairs of prototypes of distinct categories, in any domains: the first is any prototype,
-    the second any of another class. Numbers are drawn on the generator's device and then moved.
+    the second any of another class.
 
-    Shapes: -> (queries, count, 2) int64, indices :math:`u = mK + k` into prototypes flattened to (DK, d).
+    Shapes: seed int64 0-dim -> (queries, count, 2) int64, indices :math:`u = mK + k` into prototypes flattened to
+    (DK, d).
 
-    >>> sample_wrong_edges(2, 3, domains=2, classes=5, generator=torch.manual_seed(0), device="cpu").shape
+    >>> sample_wrong_edges(2, 3, domains=2, classes=5, seed=torch.tensor(0)).shape
     torch.Size([2, 3, 2])
     """
-    drawn_on = device if generator is None else generator.device
     others = domains * (classes - 1)
-    draw = torch.randint(
-        domains * classes * others, (queries, count), generator=generator, device=drawn_on, dtype=torch.int64
-    ).to(device)
+    draw = integers(domains * classes * others, (queries, count), seed)
     first, rest = draw // others, draw % others
     domain, step = rest // (classes - 1), rest % (classes - 1) + 1
     return torch.stack((first, domain * classes + (first % classes + step) % classes), dim=2)

@@ -6,18 +6,17 @@ without building it, at a cost of O(B n h) beside what all queries share.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from graphmsda.errors import UserError
-from graphmsda.graphs.constraints import ELEMENTS
+from graphmsda.graphs.gather import gather
 from graphmsda.graphs.prototypes import full_precision, squared_distances, wide
 
 Normalise = Literal["none", "row", "symmetric"]
-CACHED = 2**21  # numbers that a CPU's last cache holds, with room for others
 NORMALISATIONS: tuple[Normalise, ...] = ("none", "row", "symmetric")
 
 
@@ -36,6 +35,19 @@ class Layers(NamedTuple):
     """(h2, K)"""
     b: Tensor
     """(K,)"""
+
+
+class Prepared(NamedTuple):
+    """What all queries of the same prototypes share, from `prepare`."""
+
+    layers: Layers
+    normalise: Normalise
+    degree: Tensor
+    """(n,): sum of each prototype's edges to prototypes."""
+    messages: Tensor
+    """(n, h): what each prototype says in the first layer."""
+    shared: Tensor
+    """(n, h): what each prototype hears from the others, before bias and activation."""
 
 
 def adjacency(a: Tensor, b: Tensor, *, sigma: float, scale: Tensor | float) -> Tensor:
@@ -114,28 +126,59 @@ def query_logits(
         two_way: Whether prototypes hear the query in the first layer.
         dropout: Probability of dropping a hidden activation.
         training: Whether dropout is on.
-        chunk: Queries taken at a time in the two-way form, which bounds memory; by default as many as fit into
-            128 MiB, or on a CPU into 8 MiB, which its cache holds. 0 takes all at once in plain operations, which an
-            exporter can trace for any batch size.
+        chunk: Queries taken at a time in the two-way form, which bounds memory; by default what is fastest. 0 takes all
+            at once in plain operations, which an exporter can trace for any batch size. See
+            `graphmsda.graphs.gather.gather`.
     """
     queries, prototypes, graph, edges, *weights = wide(queries, prototypes, graph, edges, *layers)
-    w1, b1, w2, b2, w, b = weights
+    prepared = prepare(prototypes, graph, Layers(*weights), normalise=normalise)
+    return prepared_logits(queries, edges, prepared, two_way=two_way, dropout=dropout, training=training, chunk=chunk)
+
+
+def prepare(prototypes: Tensor, graph: Tensor, layers: Layers, *, normalise: Normalise) -> Prepared:
+    """Compute what all queries of `query_logits` share; with fixed prototypes, once is enough.
+
+    Shapes: prototypes (n, d), graph (n, n).
+    """
+    prototypes, graph, *weights = wide(prototypes, graph, *layers)
+    layers = Layers(*weights)
     degree = _degree(graph)
+    messages = _linear(prototypes, layers.w1)
+    with full_precision(prototypes.device):
+        return Prepared(layers, normalise, degree, messages, _normalised(graph, degree, normalise) @ messages)
+
+
+def prepared_logits(
+    queries: Tensor,
+    edges: Tensor,
+    prepared: Prepared,
+    *,
+    two_way: bool,
+    dropout: float = 0.0,
+    training: bool = False,
+    chunk: int | None = None,
+) -> Tensor:
+    """`query_logits` with what `prepare` returned, in its floating-point type: what remains to be done for each query.
+
+    Shapes: queries (B, d), edges (B, n) -> (B, K).
+    """
+    (w1, b1, w2, b2, w, b), normalise, degree, messages, shared = prepared
+    queries, edges = queries.to(w1.dtype), edges.to(w1.dtype)
     listen, own = _query_weights(edges, degree, normalise)
+    message = _linear(queries, w1)
     with full_precision(queries.device):
-        messages, message = prototypes @ w1, queries @ w1
-        shared = _normalised(graph, degree, normalise) @ messages
         centre = F.dropout(F.relu(listen @ messages + own * message + b1), dropout, training)
         keep = F.dropout(torch.ones_like(shared), dropout, training) if training and dropout > 0 else None
         if two_way:
             share = degree / (degree + edges) if normalise == "row" else None
             heard = edges / (degree + edges) if normalise == "row" else listen
-            size = max(1, _largest(shared) // shared.numel()) if chunk is None else chunk
-            gathered = _gather(listen, share, heard, shared, message, b1, keep, size)
+            gathered = gather(listen, share, heard, shared, message, b1, keep, chunk)
         else:
             hidden = F.relu(shared + b1)
             gathered = listen @ (hidden if keep is None else hidden * keep)
-        return F.relu((gathered + own * centre) @ w2 + b2) @ w + b
+    second = _linear(gathered + own * centre, w2)
+    with full_precision(queries.device):
+        return F.relu(second + b2) @ w + b
 
 
 def prototype_logits(
@@ -159,14 +202,17 @@ def prototype_logits(
     prototypes, graph, *weights = wide(prototypes, graph, *layers)
     w1, b1, w2, b2, w, b = weights
     weight = _normalised(graph, _degree(graph), normalise)
+    messages = _linear(prototypes, w1)
     with full_precision(prototypes.device):
-        hidden = F.dropout(F.relu(weight @ (prototypes @ w1) + b1), dropout, training)
-        return F.relu(weight @ (hidden @ w2) + b2) @ w + b
+        hidden = F.dropout(F.relu(weight @ messages + b1), dropout, training)
+    messages = _linear(hidden, w2)
+    with full_precision(prototypes.device):
+        return F.relu(weight @ messages + b2) @ w + b
 
 
-def _largest(like: Tensor) -> int:
-    """Return how many numbers a temporary may hold."""
-    return CACHED if like.device.type == "cpu" else ELEMENTS
+def _linear(x: Tensor, weight: Tensor) -> Tensor:
+    """Apply a layer's weights: the one product here that mixed precision, where it is on, may take in fewer bits."""
+    return (x @ weight).to(x.dtype)
 
 
 def _degree(graph: Tensor) -> Tensor:
@@ -193,94 +239,3 @@ def _query_weights(edges: Tensor, degree: Tensor, normalise: Normalise) -> tuple
     if normalise == "row":
         return edges / total, 1 / total
     return edges * total.rsqrt() * degree.rsqrt(), 1 / total
-
-
-def _gather(
-    listen: Tensor,
-    share: Tensor | None,
-    heard: Tensor,
-    shared: Tensor,
-    message: Tensor,
-    bias: Tensor,
-    keep: Tensor | None,
-    chunk: int,
-) -> Tensor:
-    r"""Sum over prototypes of what they say to each query after having heard it.
-
-    .. math:: \text{out}_q = \sum_v l_{qv} \, k_v \odot \mathrm{relu}(a_{qv} P_v + t_{qv} u_q + b_1)
-
-    Shapes: listen l, share a (None: all 1) and heard t (B, n), shared P and keep k (n, h), message u (B, h) -> (B, h).
-    """
-    if chunk > 0:
-        gathered: Tensor = _Gather.apply(listen, share, heard, shared, message, bias, keep, chunk)
-        return gathered
-    hidden = F.relu(_before_relu(share, heard, shared, message, bias))
-    return torch.bmm(listen[:, None], hidden if keep is None else hidden * keep).squeeze(1)
-
-
-def _before_relu(share: Tensor | None, heard: Tensor, shared: Tensor, message: Tensor, bias: Tensor) -> Tensor:
-    start = (shared if share is None else share[:, :, None] * shared) + bias
-    return torch.addcmul(start, heard[:, :, None], message[:, None])
-
-
-def _rows(tensor: Tensor | None, some: slice) -> Tensor | None:
-    return None if tensor is None else tensor[some]
-
-
-class _Gather(torch.autograd.Function):
-    """`_gather` in chunks of queries: the B x n x h activations are made anew in the backward pass, never kept."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        listen: Tensor,
-        share: Tensor | None,
-        heard: Tensor,
-        shared: Tensor,
-        message: Tensor,
-        bias: Tensor,
-        keep: Tensor | None,
-        chunk: int,
-    ) -> Tensor:
-        ctx.save_for_backward(listen, share, heard, shared, message, bias, keep)
-        ctx.chunk = chunk
-        parts = []
-        for start in range(0, len(listen), chunk):
-            some = slice(start, start + chunk)
-            hidden = _before_relu(_rows(share, some), heard[some], shared, message[some], bias).relu_()
-            if keep is not None:
-                hidden *= keep
-            parts.append(torch.bmm(listen[some, None], hidden).squeeze(1))
-        return torch.cat(parts) if parts else torch.zeros_like(message)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        listen, share, heard, shared, message, bias, keep = ctx.saved_tensors
-        share_grad = None if share is None else torch.zeros_like(share)
-        listen_grad, heard_grad, shared_grad, message_grad, bias_grad = (
-            torch.zeros_like(tensor) for tensor in (listen, heard, shared, message, bias)
-        )
-        # Passes over the q x v x h activations are what this costs: weights of q x v and q x h go into the products.
-        for start in range(0, len(listen), ctx.chunk):
-            some = slice(start, start + ctx.chunk)
-            said, column = listen[some], grad[some]
-            slope = _before_relu(_rows(share, some), heard[some], shared, message[some], bias).relu_()
-            if keep is not None:
-                slope *= keep
-            listen_grad[some] = torch.bmm(slope, column[:, :, None]).squeeze(2)
-            slope.sign_()
-            if keep is not None:
-                slope *= keep
-            heard_grad[some] = said * torch.bmm(slope, (column * message[some])[:, :, None]).squeeze(2)
-            message_grad[some] = column * torch.bmm((said * heard[some])[:, None], slope).squeeze(1)
-            slope *= column[:, None]
-            by_prototype = slope.transpose(0, 1)  # v x q x h
-            if share_grad is not None:
-                share_grad[some] = said * torch.bmm(by_prototype, shared[:, :, None]).squeeze(2).T
-                bias_grad += torch.bmm(said.T[:, None], by_prototype).sum((0, 1))
-                said = said * share[some]
-            shared_grad += torch.bmm(said.T[:, None], by_prototype).squeeze(1)
-        if share_grad is None:
-            bias_grad = shared_grad.sum(0)
-        return listen_grad, share_grad, heard_grad, shared_grad, message_grad, bias_grad, None, None

@@ -1,4 +1,6 @@
-"""What a method is: three verbs (`phases`, `embed`, `predict`) and hyper-parameters as keyword arguments.
+"""What a method is: three verbs (`losses`, `embed`, `predict`) and hyper-parameters as keyword arguments.
+
+A method of several optimiser steps a batch has `phases` in place of `losses`.
 
 A method knows nothing of files, devices or optimisers. It turns a batch into named loss terms; the engine does the
 rest. Adding one is a file in this folder and a line in `METHODS`; CONTRIBUTING.md shows how.
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +24,9 @@ from graphmsda.errors import UserError
 from graphmsda.graphs.prototypes import one_hot, squared_distances
 from graphmsda.parallel import all_sizes, gather_chunks, rank
 
+Predictor = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From embeddings (B, d) to log-probabilities (B, K) and scores of the sources (B, M)."""
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -31,11 +36,14 @@ class Phase:
         terms: Scalars, each already multiplied by its weight.
         updates: Names of the method's attributes whose parameters take the step; empty means all.
         shown: Scalars to log that are no part of the loss.
+        state: New values of the method's buffers, to be stored once the step has been taken. Losses that need a
+            buffer's old value do not overwrite it themselves: compilers have been seen to read it again afterwards.
     """
 
     terms: Mapping[str, Tensor]
     updates: tuple[str, ...] = ()
     shown: Mapping[str, Tensor] | None = None
+    state: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,10 +53,15 @@ class Embedded:
     sources: tuple[Labelled, ...]
     target: Tensor
 
-    def flat(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return all sources in one: embeddings ``(B, d)``, labels ``(B,)`` and domains ``(B,)``."""
-        domains = [torch.full_like(part.y, m) for m, part in enumerate(self.sources)]
-        return torch.cat([s.x for s in self.sources]), torch.cat([s.y for s in self.sources]), torch.cat(domains)
+    def flat(self, target_labels: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return all sources in one: embeddings ``(B, d)``, labels ``(B,)`` and domains ``(B,)``.
+
+        With labels for the target it comes last, as the domain after the sources.
+        """
+        parts = [(part.x, part.y) for part in self.sources]
+        parts += [] if target_labels is None else [(self.target, target_labels)]
+        domains = [torch.full_like(y, m) for m, (_, y) in enumerate(parts)]
+        return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), torch.cat(domains)
 
 
 class Method(nn.Module, ABC):
@@ -71,9 +84,23 @@ class Method(nn.Module, ABC):
         self.register_buffer("source_means", torch.zeros(domains - 1, classes, backbone.features))
         self.register_buffer("source_means_seen", torch.zeros(domains - 1, classes, dtype=torch.bool))
 
-    @abstractmethod
+    def losses(self, batch: Batch) -> Phase:
+        """Return the loss terms of a method that takes one optimiser step a batch: tensors in, tensors out.
+
+        This is what the engine compiles, so it holds no random generator and reads no value.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines neither losses nor phases")
+
+    def forward(self, batch: Batch) -> Phase:
+        """Return `losses` as the class defines them, whatever has been put in their place."""
+        return type(self).losses(self, batch)
+
     def phases(self, batch: Batch) -> Iterator[Phase]:
         """Yield one phase per optimiser step; the code after a ``yield`` runs when that step has been taken."""
+        phase = self.losses(batch)
+        yield phase
+        for name, value in (phase.state or {}).items():
+            self.get_buffer(name).copy_(value.detach())
 
     @abstractmethod
     def predict(self, embedding: Tensor) -> Tensor:
@@ -114,6 +141,14 @@ class Method(nn.Module, ABC):
         distances = squared_distances(embedding, self.source_means.flatten(0, 1))
         distances = distances.masked_fill(~self.source_means_seen.flatten(), torch.inf)
         return -distances.reshape(len(embedding), self.domains - 1, self.classes).amin(2)
+
+    def predictor(self) -> Predictor:
+        """Return a function that gives `predict` and `source_scores` of embeddings together, for a trained method.
+
+        A method may compute here, once, what does not depend on the embeddings; the function is then of the weights as
+        they are now. Whoever overrides `predict` of a method that has a predictor of its own overrides both.
+        """
+        return lambda embedding: (self.predict(embedding), self.source_scores(embedding))
 
     @torch.no_grad()
     def remember_source(self, domain: int, chunks: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
@@ -14,7 +14,7 @@ from graphmsda.domains import Batch
 from graphmsda.graphs import relation
 from graphmsda.graphs.constraints import global_alignment, local_alignment, prototype_risk, source_risk, target_entropy
 from graphmsda.graphs.prototypes import class_means, distance_scale, moving_average, one_hot
-from graphmsda.methods.base import Embedded, Method, Phase, require
+from graphmsda.methods.base import Method, Phase, Predictor, require
 from graphmsda.methods.guess import Rule, guess_target
 
 
@@ -106,52 +106,64 @@ class CRF(Method):
         self.register_buffer("prototypes", torch.zeros(domains, classes, d))
         self.register_buffer("seen", torch.zeros(domains, classes, dtype=torch.bool))
 
-    def phases(self, batch: Batch) -> Iterator[Phase]:
-        """One step on eq. 15: pseudo-labels by the old prototypes, then new prototypes, then the graphs."""
+    def losses(self, batch: Batch) -> Phase:
+        """Eq. 15: pseudo-labels by the old prototypes, then new prototypes, then the graphs."""
         embedded = self.embed_batch(batch)
         label, guessed = guess_target(self.predict, embedded, rule=self.pseudo_labels, threshold=self.threshold)
-        weight = guessed * self.seen.any()  # with no prototype yet, nothing is believed
-        prototypes, seen, own = self.update_prototypes(embedded, label, weight)
+        guessed = guessed * self.seen.any()  # with no prototype yet, nothing is believed
+        queries, labels, domains = embedded.flat(label)
+        sizes = [len(part.y) for part in embedded.sources]
+        weight = torch.cat([guessed.new_ones(sum(sizes)), guessed])
+        members = one_hot(domains * self.classes + labels, self.domains * self.classes, dtype=queries.dtype)
+        prototypes, seen = self.new_prototypes(queries, members * weight[:, None])
         nodes, node_seen = prototypes.flatten(0, 1), seen.flatten()
         scale = distance_scale(prototypes, seen, reading=self.scale)
         graph = relation.prototype_graph(nodes, sigma=self.sigma, scale=scale, seen=node_seen)
 
-        sizes = [len(part.y) for part in embedded.sources]
-        queries = torch.cat([*(part.x for part in embedded.sources), embedded.target])
         predictions = self.classify(queries, nodes, graph, scale, node_seen, dropout=self.dropout)
         *source_predictions, target_predictions = torch.split(predictions, [*sizes, len(embedded.target)])
-        yield Phase(
+        return Phase(
             {
                 "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
                 "entropy": self.entropy_weight * target_entropy(target_predictions),
                 "prototype": self.prototype_weight * self.prototype_risk(nodes, graph, node_seen),
                 "global": self.lambda_1 * global_alignment(graph, self.domains, seen=seen),
-                "local": self.lambda_2
-                / scale
-                * local_alignment(queries, own, torch.cat([weight.new_ones(sum(sizes)), weight])),
+                "local": self.lambda_2 / scale * local_alignment(queries, members @ nodes, weight),
             },
-            shown={"pseudo-labelled": weight.mean(), "adjacency": _off_diagonal_mean(graph, node_seen)},
+            shown={"pseudo-labelled": guessed.mean(), "adjacency": _off_diagonal_mean(graph, node_seen)},
+            state={"prototypes": prototypes.detach(), "seen": seen},
         )
 
     def predict(self, embedding: Tensor) -> Tensor:
         """Log-probabilities of each query on its own graph with the stored prototypes (Sec. 3.3)."""
-        nodes, node_seen = self.prototypes.flatten(0, 1), self.seen.flatten()
-        scale = distance_scale(self.prototypes, self.seen, reading=self.scale)
-        graph = relation.prototype_graph(nodes, sigma=self.sigma, scale=scale, seen=node_seen)
-        return self.classify(embedding, nodes, graph, scale, node_seen)
+        return self.classifier_of_queries()(embedding)
 
-    def update_prototypes(self, embedded: Embedded, label: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Eqs. 1-3; returns prototypes (with gradient), which are seen, and each sample's own, sources first."""
-        members = [one_hot(part.y, self.classes, dtype=part.x.dtype) for part in embedded.sources]
-        members.append(one_hot(label, self.classes, weight, dtype=embedded.target.dtype))
-        parts = [*(part.x for part in embedded.sources), embedded.target]
-        estimates = [class_means(x, membership) for x, membership in zip(parts, members, strict=True)]
-        means, mass = (torch.stack(column) for column in zip(*estimates, strict=True))
-        prototypes, seen = moving_average(self.prototypes.clone(), self.seen.clone(), means, mass, beta=self.beta)
-        self.prototypes.copy_(prototypes.detach())
-        self.seen.copy_(seen)
-        labels = [*(part.y for part in embedded.sources), label]
-        return prototypes, seen, torch.cat([prototypes[m][y] for m, y in enumerate(labels)])
+    def predictor(self) -> Predictor:
+        """Return `predict` and `source_scores` in one, with the graph of prototypes computed once."""
+        classify = self.classifier_of_queries()
+        return lambda embedding: (classify(embedding), self.source_scores(embedding))
+
+    def classifier_of_queries(self) -> Callable[[Tensor], Tensor]:
+        """Return `classify` on the stored prototypes as they are now, with what all queries share computed once."""
+        nodes, seen = self.prototypes.flatten(0, 1), self.seen.flatten()
+        scale = distance_scale(self.prototypes, self.seen, reading=self.scale)
+        graph = relation.prototype_graph(nodes, sigma=self.sigma, scale=scale, seen=seen)
+        with self.backbone.mixed_precision():
+            prepared = relation.prepare(nodes, graph, self.layers(), normalise=self.normalise)
+
+        def classify(queries: Tensor) -> Tensor:
+            edges = relation.adjacency(queries, nodes, sigma=self.sigma, scale=scale) * seen
+            with self.backbone.mixed_precision():
+                logits = relation.prepared_logits(queries, edges, prepared, two_way=self.two_way)
+            return F.log_softmax(logits, dim=1)
+
+        return classify
+
+    def new_prototypes(self, queries: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+        """Eqs. 1-3 for weighted members ``(B, DK)``; returns prototypes (with gradient) and which are seen."""
+        means, mass = class_means(queries, members)
+        means, mass = means.view_as(self.prototypes), mass.view_as(self.seen)
+        return moving_average(self.prototypes.clone(), self.seen.clone(), means, mass, beta=self.beta)
 
     def layers(self) -> relation.Layers:
         """Return the weights of the two graph convolutions and the classifier."""
@@ -162,24 +174,27 @@ class CRF(Method):
         self, queries: Tensor, nodes: Tensor, graph: Tensor, scale: Tensor, seen: Tensor, *, dropout: float = 0.0
     ) -> Tensor:
         """Eqs. 5-6 for each query's own graph: ``(B, d) -> (B, K)`` log-probabilities."""
-        logits = relation.query_logits(
-            queries,
-            nodes,
-            graph,
-            relation.adjacency(queries, nodes, sigma=self.sigma, scale=scale) * seen,
-            self.layers(),
-            normalise=self.normalise,
-            two_way=self.two_way,
-            dropout=dropout,
-            training=self.training,
-        )
+        edges = relation.adjacency(queries, nodes, sigma=self.sigma, scale=scale) * seen
+        with self.backbone.mixed_precision():
+            logits = relation.query_logits(
+                queries,
+                nodes,
+                graph,
+                edges,
+                self.layers(),
+                normalise=self.normalise,
+                two_way=self.two_way,
+                dropout=dropout,
+                training=self.training,
+            )
         return F.log_softmax(logits, dim=1)
 
     def prototype_risk(self, nodes: Tensor, graph: Tensor, seen: Tensor) -> Tensor:
         """Eq. 7 on the graph of prototypes."""
-        logits = relation.prototype_logits(
-            nodes, graph, self.layers(), normalise=self.normalise, dropout=self.dropout, training=self.training
-        )
+        with self.backbone.mixed_precision():
+            logits = relation.prototype_logits(
+                nodes, graph, self.layers(), normalise=self.normalise, dropout=self.dropout, training=self.training
+            )
         classes = torch.arange(self.classes, device=nodes.device).repeat(self.domains)
         return prototype_risk(logits, classes, seen)
 

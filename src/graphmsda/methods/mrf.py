@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import torch
@@ -13,7 +12,7 @@ from graphmsda.domains import Batch
 from graphmsda.graphs import markov
 from graphmsda.graphs.constraints import source_risk, target_entropy
 from graphmsda.graphs.prototypes import class_means, distance_scale, one_hot
-from graphmsda.methods.base import Embedded, Method, Phase, require
+from graphmsda.methods.base import Method, Phase, Predictor, require
 from graphmsda.methods.guess import Rule, guess_target
 
 FAR = 1e4  # an energy whose likelihood is zero in any precision, and which is still a number
@@ -95,28 +94,25 @@ class MRF(Method):
         self.prototypes = nn.Parameter(torch.randn(domains, classes, backbone.features) * 0.0128)
         self.register_buffer("seen", torch.zeros(domains, classes, dtype=torch.bool))
 
-    def phases(self, batch: Batch) -> Iterator[Phase]:
-        """One step on eq. 23, the target's positive networks by pseudo-labels."""
+    def losses(self, batch: Batch) -> Phase:
+        """Eq. 23, the target's positive networks by pseudo-labels."""
         embedded = self.embed_batch(batch)
         target_label, guessed = guess_target(self.predict, embedded, rule=self.pseudo_labels, threshold=self.threshold)
         target_weight = guessed * self.seen.any()  # with no prototype met yet, nothing is believed
-        self.meet(embedded, target_label, target_weight)
+        x, label, domain = embedded.flat(target_label)
+        sizes = [len(part.y) for part in embedded.sources]
+        weight = torch.cat([target_weight.new_ones(sum(sizes)), target_weight])
+        self.meet(x, label, domain, weight)
 
-        x, y, m = embedded.flat()
-        energies = self.energies(torch.cat([x, embedded.target]))
+        energies = self.energies(x)
         posterior = markov.label_posterior(markov.log_joint(energies, self.seen.clone()))
-        *source_predictions, target_predictions = torch.split(
-            posterior, [*(len(part.y) for part in embedded.sources), len(embedded.target)]
-        )
-        label = torch.cat([y, target_label])
-        domain = torch.cat([m, torch.full_like(target_label, self.domains - 1)])
-        weight = torch.cat([torch.ones_like(x[:, 0]), target_weight])
+        *source_predictions, target_predictions = torch.split(posterior, [*sizes, len(target_label)])
         terms = {
             "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
             "entropy": self.entropy_weight * target_entropy(target_predictions),
         }
-        terms |= self.likelihood_terms(energies, label, domain, weight, batch.generator)
-        yield Phase(terms, shown={"pseudo-labelled": target_weight.mean()})
+        terms |= self.likelihood_terms(energies, label, domain, weight, batch.seed)
+        return Phase(terms, shown={"pseudo-labelled": target_weight.mean()})
 
     def predict(self, embedding: Tensor) -> Tensor:
         """Eq. 20 in log space: ``(B, d) -> (B, K)``."""
@@ -130,6 +126,17 @@ class MRF(Method):
         """Log-posterior over the sources, eq. 18 summed over classes: ``(B, d) -> (B, M)``."""
         return markov.domain_posterior(self.log_joint(embedding))[:, :-1]
 
+    def predictor(self) -> Predictor:
+        """Return `predict` and `source_scores` in one: the same energies, and a temperature computed once."""
+        temperature = self.temperature()
+
+        def read(embedding: Tensor) -> tuple[Tensor, Tensor]:
+            energies = markov.energies(embedding, self.prototypes, temperature=temperature)
+            joint = markov.log_joint(energies, self.seen)
+            return markov.label_posterior(joint), markov.domain_posterior(joint)[:, :-1]
+
+        return read
+
     def temperature(self) -> Tensor:
         """Return tau in the units in which distances are read."""
         return self.tau * distance_scale(self.prototypes, self.seen, reading=self.scale)
@@ -139,18 +146,13 @@ class MRF(Method):
         return markov.energies(embedding, self.prototypes, temperature=self.temperature())
 
     def likelihood_terms(
-        self, energies: Tensor, label: Tensor, domain: Tensor, weight: Tensor, generator: torch.Generator
+        self, energies: Tensor, label: Tensor, domain: Tensor, weight: Tensor, seed: Tensor
     ) -> dict[str, Tensor]:
         """Eq. 22 in the chosen reading; with the log-ratio, the cliques that cancel get a term of their own."""
         temperature = self.temperature()
         total, edges = markov.clique_edges(self.prototypes, temperature=temperature, seen=self.seen.clone())
         pairs = markov.sample_wrong_edges(
-            len(label),
-            self.wrong_edges,
-            domains=self.domains,
-            classes=self.classes,
-            generator=generator,
-            device=label.device,
+            len(label), self.wrong_edges, domains=self.domains, classes=self.classes, seed=seed
         )
         mean = total / edges.clamp(min=1)
         # A network that links a prototype never met has no likelihood: its place is arbitrary.
@@ -171,12 +173,12 @@ class MRF(Method):
         return terms
 
     @torch.no_grad()
-    def meet(self, embedded: Embedded, target_label: Tensor, target_weight: Tensor) -> None:
+    def meet(self, x: Tensor, label: Tensor, domain: Tensor, weight: Tensor) -> None:
         """Mark the prototypes that have met a sample; one that meets its first starts at the class mean, if so set."""
-        parts = [(part.x, one_hot(part.y, self.classes, dtype=part.x.dtype)) for part in embedded.sources]
-        parts.append((embedded.target, one_hot(target_label, self.classes, target_weight, dtype=target_weight.dtype)))
-        means, mass = (torch.stack(c) for c in zip(*(class_means(x, members) for x, members in parts), strict=True))
+        members = one_hot(domain * self.classes + label, self.domains * self.classes, weight, dtype=x.dtype)
+        means, mass = class_means(x, members)
+        met = mass.view_as(self.seen) > 0
         if self.start == "mean":
-            first = (mass > 0) & ~self.seen
-            self.prototypes.copy_(torch.where(first[..., None], means, self.prototypes))
-        self.seen |= mass > 0
+            first = (met & ~self.seen)[..., None]
+            self.prototypes.copy_(torch.where(first, means.view_as(self.prototypes), self.prototypes))
+        self.seen |= met

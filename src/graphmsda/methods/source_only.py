@@ -26,11 +26,12 @@ class SourceOnly(Method):
         super().__init__(backbone, classes, domains)
         self.head = LinearHead(backbone.features, classes)
 
-    def phases(self, batch: Batch) -> Iterator[Phase]:
-        """One step on the source risk."""
+    def losses(self, batch: Batch) -> Phase:
+        """The source risk."""
         embedded = self.embed_batch(batch, target=False)
-        predictions = [self.predict(part.x) for part in embedded.sources]
-        yield Phase({"source": source_risk(predictions, [part.y for part in embedded.sources])})
+        labels = [part.y for part in embedded.sources]
+        predictions = torch.split(self.predict(embedded.flat()[0]), [len(y) for y in labels])
+        return Phase({"source": source_risk(predictions, labels)})
 
     def predict(self, embedding: Tensor) -> Tensor:
         """Log-probabilities of the linear classifier."""

@@ -1,0 +1,176 @@
+"""A training step as one replay: captured into a CUDA graph after a few steps, and compiled where the run is long.
+
+What is captured is the very function that otherwise runs step by step (`graphmsda.engine.fit.take_step`), so there is
+one definition of a step. Capture takes away what the host costs; compilation fuses what lies between the large matrix
+products and convolutions, and takes up to a minute, once for a machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphmsda import parallel
+from graphmsda.domains import Batch, Labelled
+from graphmsda.engine.settings import Settings
+from graphmsda.engine.training import Training
+from graphmsda.methods import Method, Phase
+
+WARM_UP = 3  # steps before capture: libraries choose kernels, the optimiser makes its memory
+WORTH_COMPILING = 2000  # steps: a compiled step saves milliseconds, compiling it costs tens of seconds
+# Dropout draws its masks as it does uncompiled, so that a compiled step is the same step. What is done to each of many
+# small tensors is done in one kernel for all.
+OPTIONS: dict[str, Any] = {"fallback_random": True, "combo_kernels": True}
+
+log = logging.getLogger("graphmsda")
+Step = Callable[[], None]
+
+
+def is_compiled(settings: Settings) -> bool:
+    """Whether a run's step is compiled before it is captured."""
+    alone = settings.devices * settings.nodes == 1
+    return settings.accelerate != "off" and settings.device == "cuda" and alone and settings.steps >= WORTH_COMPILING
+
+
+def stepper(training: Training, step: Step) -> Step:
+    """Return what to call for each step, once it is prepared: `step` itself, or something faster that equals it."""
+    if training.settings.accelerate == "off" or training.device.type != "cuda":
+        return step
+    if parallel.world_size() > 1:
+        log.warning("--accelerate: several processes train together, so steps are taken operation by operation")
+        return step
+    torch.backends.cudnn.benchmark = True  # shapes never change, so trying its kernels once pays
+    steps = replays(training, step, compiled=is_compiled(training.settings))
+    return lambda: next(steps)
+
+
+def replays(training: Training, step: Step, *, compiled: bool) -> Iterator[None]:
+    """Take the first steps as they are, capture one and replay it from then on; each ``next`` takes one."""
+    if compiled:
+        take_compiled(training, step)
+    else:
+        step()
+    yield
+    for _ in range(WARM_UP - 2):
+        step()
+        yield
+    graph = None if waits_for_device(step) else torch.cuda.CUDAGraph()
+    yield
+    if graph is not None:
+        graph = capture(graph, training, step)
+    if graph is None:
+        log.warning(
+            f"--accelerate: a step of {training.settings.method} reads values back from the device or does something "
+            "else that cannot be captured, so steps are taken operation by operation"
+        )
+    while True:
+        if graph is None:
+            step()
+        else:
+            graph.replay()
+        yield
+
+
+def waits_for_device(step: Step) -> bool:
+    """Take a step and return whether the host waited for the device in it."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            step()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return any("synchroniz" in str(warning.message) for warning in caught)
+
+
+def capture(graph: torch.cuda.CUDAGraph, training: Training, step: Step) -> torch.cuda.CUDAGraph | None:
+    """Capture a step without taking it; None where that is impossible."""
+    graph.register_generator_state(training.view_generator)
+    try:
+        with torch.cuda.graph(graph):
+            step()
+    except RuntimeError as error:
+        log.info(f"capture failed: {error}")
+        return None
+    return graph
+
+
+def take_compiled(training: Training, step: Step) -> None:
+    """Compile what a step consists of and take one; if it cannot be compiled, go back and take it as it was."""
+    training.snapshot()
+    parts = compiled_parts(training)
+    for owner, name, fast in parts:
+        setattr(owner, name, fast)
+    try:
+        step()
+    except Exception as error:  # compilers raise what they like; a mistake of the method is raised again below
+        for owner, name, _ in parts:
+            delattr(owner, name)
+        training.descent.copies = {}
+        reason = str(error).strip().splitlines()[:1]
+        log.warning(
+            f"--accelerate: the step of {training.settings.method} cannot be compiled "
+            f"({type(error).__name__}{': ' if reason else ''}{''.join(reason)}), so it is replayed as it is"
+        )
+        training.restore()
+        training.prepare()
+        step()
+
+
+def compiled_parts(training: Training) -> list[tuple[Any, str, Any]]:
+    """Return what to put in place of what: owner, name of the attribute, and its compiled form."""
+    method, descent, average = training.method, training.descent, training.average
+    if type(method).losses is not Method.losses:
+        descent.keep_copies(method.backbone.body, method.backbone.mixed)
+        parts: list[tuple[Any, str, Any]] = [(method, "losses", compiled_losses(method, descent.copies))]
+    else:
+        parts = [(method.backbone.body, "forward", compiled(method.backbone.body.forward))]
+    parts.append((descent, "step", descent.in_one_pass(compiled)))
+    if average is not None:
+        parts.append((average, "update", compiled(average.update)))
+    return parts
+
+
+def compiled_losses(
+    method: Method, copies: Mapping[str, Tensor], backend: str = "inductor"
+) -> Callable[[Batch], Phase]:
+    """Return `Method.losses`, compiled whole, with copies in place of the parameters they are of."""
+
+    def tensors(
+        copies: dict[str, Tensor],
+        sources: Sequence[tuple[Tensor, Tensor]],
+        target: Tensor,
+        progress: Tensor,
+        seed: Tensor,
+    ) -> tuple[dict[str, Tensor], tuple[str, ...], dict[str, Tensor], dict[str, Tensor]]:
+        batch = Batch(tuple(Labelled(x, y) for x, y in sources), target, progress, seed)
+        phase = torch.func.functional_call(method, copies, (batch,))
+        return dict(phase.terms), phase.updates, dict(phase.shown or {}), dict(phase.state or {})
+
+    fast = compiled(tensors, backend)
+
+    def losses(batch: Batch) -> Phase:
+        sources = [(part.x, part.y) for part in batch.sources]
+        return Phase(*fast(dict(copies), sources, batch.target, batch.progress, batch.seed))
+
+    return losses
+
+
+def compiled(function: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
+    """Return a function compiled for fixed shapes, independently of other runs in this process."""
+    plain = getattr(function, "__func__", function)
+    # The compiler counts how often the same code was compiled anew and gives up after a few times: a copy starts at 0.
+    code = types.FunctionType(
+        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+    )
+    code.__kwdefaults__ = plain.__kwdefaults__
+    bound = code if plain is function else types.MethodType(code, getattr(function, "__self__"))  # noqa: B009
+    options = OPTIONS if backend == "inductor" else None
+    return torch.compile(bound, backend=backend, dynamic=False, options=options)

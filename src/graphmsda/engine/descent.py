@@ -1,0 +1,109 @@
+"""From gradients to new weights: operation by operation, or as one pass over all of them.
+
+The weights of a network like 3conv-2fc are 126 MB; a step reads and writes them and two moments of their size. On a GPU
+these bytes are a quarter of a step's time, so they should move once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from graphmsda.engine.optim import build_optimiser
+from graphmsda.engine.settings import Settings
+
+Group = tuple[list[nn.Parameter], list[Tensor], list[dict[str, Tensor]], list[Tensor | None], float, Tensor]
+
+
+class Descent:
+    """An optimiser, and the copies of weights that are kept in the lower precision that a network computes in.
+
+    Without copies, mixed precision converts every weight in every step and every gradient back; with them the
+    conversion is a part of the optimiser's pass over the weights. `copies` is by name and empty unless it is filled.
+    """
+
+    def __init__(self, method: nn.Module, settings: Settings) -> None:
+        self.method, self.settings = method, settings
+        self.optimiser = build_optimiser(method, settings)
+        self.copies: dict[str, Tensor] = {}
+
+    def keep_copies(self, body: nn.Module, dtype: torch.dtype | None) -> None:
+        """Keep a copy of each weight of the convolutions and linear layers of `body`."""
+        layers = (nn.Conv2d, nn.Linear)
+        chosen = {id(m.weight) for m in body.modules() if isinstance(m, layers)} if dtype is not None else set()
+        self.copies = {
+            name: parameter.detach().to(dtype).requires_grad_()
+            for name, parameter in self.method.named_parameters()
+            if id(parameter) in chosen
+        }
+
+    def leaves(self, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+        """Return what to take gradients by: the copy of a parameter where there is one, else the parameter."""
+        names = {id(p): name for name, p in self.method.named_parameters()}
+        return [self.copies.get(names[id(p)], p) for p in parameters]
+
+    def step(self, parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> Tensor:
+        """Take a step along gradients, clipped if so set, and return their norm.
+
+        Args:
+            parameters: What the gradients belong to.
+            gradients: One for each; None leaves the parameter as it is.
+        """
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        norm = nn.utils.get_total_norm([g for g in gradients if g is not None])
+        if self.settings.clip:
+            nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, norm)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return norm
+
+    def in_one_pass(
+        self, compiled: Callable[..., Any]
+    ) -> Callable[[Sequence[nn.Parameter], Sequence[Tensor | None]], Tensor]:
+        """Return `step` by way of elementary operations on lists of tensors, for a compiler to fuse."""
+        move = compiled(self._move)
+
+        def step(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> Tensor:
+            slopes = {id(p): g for p, g in zip(parameters, gradients, strict=True) if g is not None}
+            names = {id(p): name for name, p in self.method.named_parameters()}
+            groups: list[Group] = []
+            for group in self.optimiser.param_groups:
+                chosen = [p for p in group["params"] if id(p) in slopes]
+                memory = [self.optimiser.state[p] for p in chosen]
+                copies = [self.copies.get(names[id(p)]) for p in chosen]
+                given = [slopes[id(p)] for p in chosen]
+                groups.append((chosen, given, memory, copies, group["weight_decay"], group["lr"]))
+            norm: Tensor = move(groups)
+            return norm
+
+        return step
+
+    @torch.no_grad()
+    def _move(self, groups: list[Group]) -> Tensor:
+        norm = torch.stack([g.float().square().sum() for _, slopes, *_ in groups for g in slopes]).sum().sqrt()
+        clip, name = self.settings.clip, self.settings.optimiser
+        for parameters, given, memory, copies, weight_decay, rate in groups:
+            slopes = [g.to(p.dtype) for g, p in zip(given, parameters, strict=True)]
+            if clip:
+                slopes = [g * (clip / (norm + 1e-6)).clamp(max=1) for g in slopes]
+            options: dict[str, Any] = {"lr": rate, "weight_decay": weight_decay, "maximize": False}
+            options |= {"foreach": False, "fused": False}
+            if name == "sgd":
+                buffers: Any = [m["momentum_buffer"] for m in memory]
+                sgd(parameters, slopes, buffers, momentum=0.9, dampening=0, nesterov=True, **options)  # type: ignore[arg-type]
+            else:
+                rule: Any = adamw if name == "adamw" else adam
+                moments = ([m[key] for m in memory] for key in ("exp_avg", "exp_avg_sq"))
+                options |= {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "capturable": True}
+                rule(parameters, slopes, *moments, [], [m["step"] for m in memory], **options)
+            for parameter, copy in zip(parameters, copies, strict=True):
+                if copy is not None:
+                    copy.copy_(parameter)
+        return norm

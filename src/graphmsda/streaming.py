@@ -1,0 +1,156 @@
+"""How many samples go through a model at a time, and how reading, computing and answering overlap."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from graphmsda.methods import Method
+
+if TYPE_CHECKING:
+    from graphmsda.data.images import Decoded
+    from graphmsda.methods.base import Predictor
+
+Part = TypeVar("Part")
+Found = TypeVar("Found")
+Result = TypeVar("Result")
+
+CHUNK = 256  # samples read at a time, at least
+MOST = 8192
+GPU_BYTES = 2**24  # of a chunk in float32: enough to fill a GPU, and it soon has the first one to work on
+CACHED_BYTES = 2**20  # of a piece in float32: what a network makes of it stays in a CPU's cache
+LEAST_PIECE, MOST_PIECE = 8, 64
+
+
+class Answers(NamedTuple):
+    """What the model says of a chunk of samples; of those that could be read, in the tensors."""
+
+    rows: range
+    kept: list[int]
+    """Which of the rows could be read."""
+    failures: list[tuple[int, str]]
+    """Which could not, and why."""
+    probabilities: Tensor
+    best: Tensor
+    """The most probable class."""
+    nearest: Tensor
+    """The nearest source."""
+
+
+@torch.inference_mode()
+def answer(
+    method: Method,
+    predictor: Predictor,
+    device: torch.device,
+    read: Callable[[range], Decoded],
+    parts: Sequence[range],
+    domain: int = -1,
+) -> Iterator[Answers]:
+    """Yield what a method says of samples, a part at a time, reading the next part during the work.
+
+    Args:
+        method: Embeds the samples.
+        predictor: Its predictor.
+        device: Where it is.
+        read: Returns the samples at some rows.
+        parts: The rows to take at a time.
+        domain: The domain whose batch statistics read the samples.
+    """
+    cuda = device.type == "cuda"
+
+    def fetch(rows: range) -> tuple[range, Decoded, Tensor]:
+        decoded = read(rows)
+        x = decoded.x
+        return rows, decoded, x.pin_memory() if cuda and not x.is_cuda and decoded.kept else x
+
+    def work(fetched: tuple[range, Decoded, Tensor]) -> Callable[[], Answers]:
+        rows, decoded, x = fetched
+        kept, failures = decoded.kept, decoded.failures  # all that the result is to hold of it
+        if not kept:
+            nothing = torch.empty(0, dtype=torch.int64)
+            return lambda: Answers(rows, kept, failures, torch.empty(0, method.classes), nothing, nothing)
+        log_probabilities, scores = predictor(embed(method, x.to(device, non_blocking=cuda), domain))
+        probabilities = log_probabilities.exp().float()
+        copied = to_host(probabilities, probabilities.argmax(1), scores.argmax(1))
+        return lambda: Answers(rows, kept, failures, *copied())
+
+    begun = overlap(fetch, work, parts)
+    for answers in one_behind(begun) if cuda else begun:
+        yield answers()
+
+
+def embed(method: Method, x: Tensor, domain: int = -1) -> Tensor:
+    """Embed samples that are on the method's device in pieces that suit it: ``(N, ...) -> (N, d)``."""
+    return torch.cat([method.embed(piece, domain) for piece in pieces(x)])
+
+
+def chunk_size(shape: Sequence[int], device: torch.device) -> int:
+    """Return how many samples of a shape are read and predicted at a time, which bounds the memory this takes.
+
+    >>> [chunk_size([3, side, side], torch.device("cuda")) for side in (32, 224)], chunk_size([5], torch.device("cpu"))
+    ([1365, 256], 256)
+    """
+    if device.type == "cpu":
+        return CHUNK
+    return min(MOST, max(CHUNK, GPU_BYTES // _bytes(shape)))
+
+
+def pieces(x: Tensor) -> Sequence[Tensor]:
+    """Split a chunk into what a network best takes at once: on a GPU all of it, on a CPU what its cache holds.
+
+    >>> [len(pieces(torch.empty(256, 3, side, side, device="meta"))) for side in (32, 224)]
+    [4, 32]
+    """
+    if x.is_cuda or len(x) == 0:
+        return [x]
+    return torch.split(x, min(MOST_PIECE, max(LEAST_PIECE, CACHED_BYTES // _bytes(x.shape[1:]))))
+
+
+def _bytes(shape: Sequence[int]) -> int:
+    return 4 * max(1, int(torch.Size(shape).numel()))
+
+
+def overlap(read: Callable[[Part], Found], work: Callable[[Found], Result], parts: Sequence[Part]) -> Iterator[Result]:
+    """Yield ``work(read(part))`` for each part in order, the next one being read by a thread during the work.
+
+    Nothing goes on while whoever asked has the word. What `read` raises is raised in its turn.
+    """
+    with ThreadPoolExecutor(1, "graphmsda-read") as thread:
+        coming = deque(thread.submit(read, part) for part in parts[:1])
+        for place in range(len(parts)):
+            found = coming.popleft().result()
+            coming.extend(thread.submit(read, part) for part in parts[place + 1 : place + 2])
+            result = work(found)
+            del found  # a chunk less in memory
+            wait(coming)
+            yield result
+
+
+def one_behind(results: Iterator[Result]) -> Iterator[Result]:
+    """Yield the results in order, each when the next has come: work begun on a GPU then goes on during the answer."""
+    waiting: deque[Result] = deque()
+    for result in results:
+        waiting.append(result)
+        if len(waiting) > 1:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def to_host(*tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """Begin to copy tensors of one device to the host, and return a function that waits for the copies."""
+    copies = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)  # from a GPU, into pinned memory
+    if not tensors[0].is_cuda:
+        return lambda: copies
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record(torch.cuda.current_stream(tensors[0].device))
+
+    def finished() -> tuple[Tensor, ...]:
+        copied.synchronize()
+        return copies
+
+    return finished
