@@ -154,7 +154,7 @@ def accuracy_of(
     return run.evaluate(test).accuracy, time.perf_counter() - begin
 
 
-def measure_together(options: Options, most: int = 4) -> Iterator[dict[str, Any]]:
+def measure_together(options: Options, most: int = 3) -> Iterator[dict[str, Any]]:
     """Steps a second of several runs of MRF in one process, each on a stream of its own, against one run.
 
     This tells what is to be gained; the runs share a random generator, so they are no runs to keep.

@@ -9,7 +9,7 @@ The sections, of which ``--only`` chooses some:
   a textbook writes it; on a GPU also which kernels it consists of.
 - ``price``: a step of CRF and MRF against a cross-entropy step of the same network on as many images.
 - ``run``: a run of the paper's length through the command line, with cold and warm caches (needs Digits-five below
-  ``$GRAPHMSDA_DATA``; ``--steps`` shortens it, ``--task demo:neon`` needs no data).
+  ``$GRAPHMSDA_DATA``; ``--steps`` shortens it, ``--task demo:neon`` needs no data). On a CPU a few steps of the demo.
 - ``resnet``: ResNet-18 at 224 pixels against the bare training loop on one batch that never changes.
 - ``inference``: `Run.predict` on an array against the bare network's forward pass.
 - ``growth``: time and memory of the graph's own part of a step against classes, sources, samples and dimensions.
@@ -63,13 +63,23 @@ ON_DEVICE = "bare, images on the device"
 
 
 def measure_steps(options: Options) -> Iterator[dict[str, Any]]:
-    """Four sources and the target, 3conv-2fc."""
+    """Five domains, 3conv-2fc: four sources and the target, or for Source-only, which sees no target, five sources.
+
+    On a GPU the plain step, cross-entropy on all images, is timed in turns with each method: the price of the graph.
+    """
     batch = options.batch or (128 if CUDA else 16)
-    task = noise_task(SOURCES, 8 * batch)
+    tasks = {sources: noise_task(sources, 8 * batch) for sources in (SOURCES, SOURCES + 1)}
+    plain = engine_step(tasks[SOURCES + 1], "source-only", batch_size=batch) if CUDA else None
     for method in options.methods or ("source-only", "crf", "mrf"):
+        task = tasks[SOURCES + (method == "source-only")]
         works: dict[str, Work] = {
-            mode: engine_step(task, method, mode, batch_size=batch) for mode in (MODES if CUDA else ("eager",))
+            mode: plain
+            if plain is not None and method == "source-only" and mode == BEST
+            else engine_step(task, method, mode, batch_size=batch)
+            for mode in (MODES if CUDA else ("eager",))
         }
+        if plain is not None:
+            works["plain"] = plain
         works["textbook"] = textbook_step(method, task, batch, DEVICE, loading=True)
         works["textbook, one batch"] = textbook_step(method, task, batch, DEVICE, loading=False)
         times = turn_by_turn(works, options)
@@ -84,14 +94,17 @@ def measure_steps(options: Options) -> Iterator[dict[str, Any]]:
         }
         if CUDA:
             row["eager / accelerated"] = ratio(times, "eager", BEST)
+            row["price of the graph"] = ratio(times, BEST, "plain")
             row |= described(profile(works[BEST], INTERVAL))  # the readings between steps once
         yield row
         del works
-        free()
 
 
 def measure_price(options: Options) -> Iterator[dict[str, Any]]:
-    """Plain is Source-only on five sources: cross-entropy on all images of a step."""
+    """Plain is Source-only on five sources: cross-entropy on all images of a step. On a GPU, `steps` measures it."""
+    if CUDA:
+        print("price: a part of steps on a GPU, where compiling twice takes minutes; skipped")
+        return
     batch = options.batch or 128
     size = 4 * batch
     works: dict[str, Work] = {
@@ -183,7 +196,7 @@ def main() -> int:
     add("--seeds", nargs="+", type=int, help="seeds of accuracy, trained at the same time (default: 0 1 2)")
     add("--tasks", nargs="+", help="tasks of accuracy (default: demo digits-five:mm)")
     add("--epochs", type=int, help="epochs of accuracy (default: 20)")
-    add("--task", help="task of run (default: digits-five:mm)")
+    add("--task", help="task of run (default: digits-five:mm, on a CPU demo:neon)")
     add("--steps", type=int, help="steps of run (default: 19500 on a GPU)")
     add("--turns", type=int, help="how often each thing is timed")
     given = parser.parse_args()

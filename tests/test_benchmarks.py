@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from graphmsda.backbones import three_conv_two_fc
 from graphmsda.domains import Batch, Labelled
-from graphmsda.methods import Method, build_method
+from graphmsda.methods import Method
 from tests.test_readme import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -40,7 +40,7 @@ def given(batch: int = 9) -> Batch:
 
 
 def ours(name: str, **parameters: Any) -> Method:
-    method = build_method(name, growth.Identity(FEATURES), CLASSES, SOURCES + 1, parameters)  # type: ignore[arg-type]
+    method = growth.graph_alone(name, CLASSES, SOURCES + 1, FEATURES, **parameters)
     for other in ("seen", "prototypes"):
         if hasattr(method, other):
             getattr(method, other).data.copy_(torch.ones(()) if other == "seen" else places())

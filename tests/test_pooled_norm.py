@@ -324,9 +324,12 @@ def check_in_the_interpreter():
         tuple(inputs),
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )
-    _, codes = kernels.pooled_norm(*inputs)
-    arguments = (grad, codes, *(tensor.detach() for tensor in inputs[:4]))
-    torch.library.opcheck(kernels.pooled_norm_backward, arguments, test_utils=("test_schema", "test_faketensor"))
+    _, codes, winners = kernels.pooled_norm(*inputs)
+    x, mean, inverse, weight = (tensor.detach() for tensor in inputs[:4])
+    checks = {"test_utils": ("test_schema", "test_faketensor")}
+    torch.library.opcheck(kernels.pooled_norm_sums, (grad, codes, winners.detach(), mean, inverse), **checks)
+    sums = kernels.pooled_norm_sums(grad, codes, winners.detach(), mean, inverse).sum(2)
+    torch.library.opcheck(kernels.pooled_norm_spread, (grad, codes, x, mean, inverse, weight, sums), **checks)
     kernels.PART = 32  # so that short sums come in parts, too
     for shape, dtype in zip(ODD, itertools.cycle((torch.float32, torch.bfloat16)), strict=False):
         inputs, grad = make_inputs(shape, dtype)
@@ -338,13 +341,15 @@ def check_in_the_interpreter():
 
 def check_codes(kernels):
     inputs, _ = make_inputs((2, 2, 5, 7, 6), torch.float32)
-    _, codes = kernels.pooled_norm(*inputs)
+    _, codes, winners = kernels.pooled_norm(*inputs)
     x, mean, inverse, weight, bias = inputs
     y = F.relu(_Normalise.apply(x.view(2, -1, *x.shape[1:]), mean, inverse, weight, bias).flatten(0, 1))
     largest, place = F.max_pool2d(y, 3, 2, 1, return_indices=True)
     row, column = place // 6 - 2 * torch.arange(4)[:, None] + 1, place % 6 - 2 * torch.arange(3) + 1
     assert (codes == 9).any()
     assert torch.equal(codes.long(), torch.where(largest > 0, 3 * row + column, 9))
+    at_place = x.flatten(2).gather(2, place.flatten(2)).view_as(winners)
+    assert torch.equal(winners[largest > 0], at_place[largest > 0])
 
 
 def check_strides():

@@ -93,3 +93,11 @@ def test_sizes_are_sane_for_any_shape(shape: tuple[int, ...]) -> None:
     assert sum(map(len, parts)) == 256
     assert 8 <= max(map(len, parts)) <= 64
     assert [len(part) for part in pieces(x[:0])] == [0]
+
+
+@pytest.mark.parametrize(("side", "threads", "expected"), [(32, 1, 64), (32, 96, 96), (224, 2, 8), (224, 16, 16)])
+def test_pieces_suit_a_cache_and_give_each_thread_a_sample(
+    side: int, threads: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert len(pieces(torch.empty(256, 3, side, side, device="meta"))[0]) == expected

@@ -1,71 +1,71 @@
-"""Convolutions of pictures: with their few channels, a library's kernels take longer than the bytes they move."""
+"""Convolutions of pictures as matrix products: with their few channels, a library's kernels leave most units idle."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-TRITON = find_spec("triton") is not None  # looked for, not imported: that takes long, and only GPUs need it
-LARGEST = 2**31  # numbers of one image, within which kernels count in 32 bits
-LARGEST_KERNEL = 7  # pixels: beyond, sums of a weight's gradient do not fit into registers
-EACH = 4  # numbers kept of a pixel, the last ones 0: eight bytes, which a GPU reads at once and ahead of their use
+ALIGNED = 8  # numbers of 16 bits that a GPU reads at once
+PIECES = 64  # into which the long sum of a weight's gradient is cut: one product would run on few processors
 
 
 class PatchConv2d(nn.Conv2d):
-    """A convolution of a picture's few channels, in mixed precision on a GPU as products with patches read on the way.
+    """A convolution of a picture's few channels, compiled in mixed precision on a GPU as one product with its patches.
 
-    Tensor cores want channels in multiples of eight, and with three a library's convolution leaves most of them idle.
-    Like any ``nn.Conv2d`` otherwise, and for strides, even kernels and all else that the GPU kernels do not know.
+    Tensor cores want channels in multiples of eight; with three, a library's convolution and its gradient take twice
+    as long as making all patches and multiplying them. Otherwise, and with strides and even kernels, an ``nn.Conv2d``.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         """``(N, C, H, W) -> (N, outputs, H, W)``."""
-        kernels = _kernels() if self._fusible(x) else None
-        if kernels is None:
+        size = self.kernel_size[0]
+        plain = self.kernel_size == (size, size) and self.stride == (1, 1) and self.dilation == (1, 1)
+        same = size % 2 == 1 and self.padding == (size // 2, size // 2) and self.bias is None and self.groups == 1
+        mixed = x.is_cuda and torch.compiler.is_compiling() and torch.is_autocast_enabled("cuda")
+        if not (plain and same and mixed) or (x.requires_grad and torch.is_grad_enabled()):
             return super().forward(x)
-        kernel = self.kernel_size[0]
-        edge, missing = kernel // 2, EACH - x.shape[1]
-        picture = F.pad(x.bfloat16().permute(0, 2, 3, 1), (0, missing, edge, edge, edge, edge)).contiguous()
-        rows = F.pad(self.weight.permute(0, 2, 3, 1), (0, missing)).flatten(2)
-        weight = F.pad(rows, (0, kernels.row_length(kernel, EACH) - kernel * EACH)).bfloat16()
-        convolved: Tensor = kernels.patch_conv(picture, weight)
-        return convolved
-
-    def _fusible(self, x: Tensor) -> bool:
-        kernel = self.kernel_size[0]
-        return (
-            x.is_cuda
-            and torch.is_autocast_enabled("cuda")
-            and torch.get_autocast_dtype("cuda") == torch.bfloat16
-            and x.ndim == 4
-            and x.dtype in (torch.bfloat16, torch.float32)
-            and self.weight.dtype == torch.float32
-            and not (x.requires_grad and torch.is_grad_enabled())
-            and self.kernel_size == (kernel, kernel)
-            and kernel % 2 == 1
-            and kernel <= LARGEST_KERNEL
-            and self.stride == (1, 1)
-            and self.dilation == (1, 1)
-            and self.padding == (kernel // 2, kernel // 2)
-            and self.padding_mode == "zeros"
-            and self.groups == 1
-            and self.bias is None
-            and x.shape[1] == self.in_channels <= EACH
-            and x.numel() > 0
-            and x.shape[2:].numel() * max(EACH * kernel**2, self.out_channels) < LARGEST
-        )
+        dtype = torch.get_autocast_dtype("cuda")
+        return patch_product(x.to(dtype), self.weight.to(dtype))
 
 
-def _kernels() -> Any:
-    """Return the module of kernels for GPUs, or None where Triton does not work."""
-    if not TRITON:
-        return None
-    try:
-        from graphmsda import patch_conv_triton
-    except ImportError:
-        return None
-    return patch_conv_triton if patch_conv_triton.USABLE else None
+def patch_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Convolve with stride 1, padded to the same size; no gradient reaches x.
+
+    The numbers under one row of the kernel lie next to each other with the channels last. A patch is as many such runs
+    as the kernel has rows, each read on into the next pixel up to an aligned length, where weights are 0.
+
+    Shapes: x (N, C, H, W), weight (outputs, C, k, k), k odd -> (N, outputs, H, W), channels last.
+    """
+    count, channels, height, width = x.shape
+    size = weight.shape[-1]
+    run = size * channels
+    more = -run % ALIGNED
+    edge = size // 2
+    beyond = -(-more // channels)  # pixels that the last run of a row reads on into
+    pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, edge, edge + beyond, edge, edge)).contiguous()
+    image, down, right, _ = pixels.stride()
+    patches = pixels.as_strided((count, height, width, size, run + more), (image, down, right, down, 1))
+    rows = F.pad(weight.permute(0, 2, 3, 1).flatten(2), (0, more)).flatten(1)
+    y: Tensor = _Product.apply(patches.reshape(-1, size * (run + more)), rows)
+    return y.view(count, height, width, -1).permute(0, 3, 1, 2)
+
+
+class _Product(torch.autograd.Function):
+    """``patches @ rows.T``, whose gradient by the rows is a sum over all patches, taken in pieces."""
+
+    @staticmethod
+    def forward(ctx: Any, patches: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(patches)
+        return patches @ rows.T
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        (patches,) = ctx.saved_tensors
+        pieces = PIECES if len(grad) % PIECES == 0 else 1
+        slopes = grad.reshape(pieces, -1, grad.shape[1]).transpose(1, 2)
+        sums = torch.bmm(slopes, patches.view(pieces, -1, patches.shape[1]))
+        wide = sums if sums.dtype == torch.float64 else sums.float()
+        return None, wide.sum(0).to(grad.dtype)

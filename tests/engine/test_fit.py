@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from graphmsda import METHODS, Run, Task, UserError, fit
 from graphmsda.domains import Batch
 from graphmsda.engine import folder
-from graphmsda.engine.fit import updated_parameters
+from graphmsda.engine.fit import Tally, finish, save, take_step, updated_parameters
+from graphmsda.engine.optim import EVERY, averaging_weight
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from graphmsda.methods import Phase, SourceOnly
@@ -262,12 +263,120 @@ def test_settings_change_what_is_learnt(settings: dict[str, Any], features: Task
     assert not torch.equal(plain["head.weight"], other["head.weight"])
 
 
-def test_averaged_weights_are_what_predicts(features: Task, tmp_path: Path) -> None:
-    run = fit(features, "source-only", out=tmp_path / "run", **QUICK)
+@pytest.mark.parametrize("steps", [6, EVERY, EVERY + 3])
+def test_averaged_weights_are_what_predicts(steps: int, features: Task, tmp_path: Path) -> None:
+    """The checkpoint holds the average as it last moved; what predicts has taken in the steps since."""
+    run = fit(features, "source-only", out=tmp_path / "run", **(QUICK | {"steps_per_epoch": steps, "epochs": 1}))
     state = load_file(tmp_path / "run" / STATE)
-    weight = run.method.state_dict()["head.weight"]
-    assert torch.equal(weight, state["average/head.weight"])
-    assert not torch.equal(weight, state["method/head.weight"])
+    weight, mean, newest = (
+        run.method.state_dict()["head.weight"],
+        state["average/head.weight"],
+        state["method/head.weight"],
+    )
+    assert torch.equal(weight, torch.lerp(mean, newest, averaging_weight(0.99, steps)))
+    assert not torch.equal(weight, newest)
+    assert not torch.equal(weight, mean)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_resumed_after_any_step_ends_with_the_same_bits(method: str, optimiser: str, tmp_path: Path) -> None:
+    task, count = image_task(), 2 * EVERY + 3
+    given = {"method": method, "optimiser": optimiser, "augment": "weak", **QUICK}
+    settings = Settings(**(given | {"epochs": 1, "steps_per_epoch": count})).resolved(task)
+    whole, tally = Training(task, settings, torch.device("cpu")), Tally()
+    for step in range(count):
+        save(tmp_path / str(step), *whole.snapshot())
+        whole.prepare()
+        take_step(whole, tally)
+        whole.step += 1
+    finish(whole, tmp_path / "whole")
+    for first in (1, 5, EVERY - 1, EVERY, EVERY + 1, 2 * EVERY):
+        resumed = Training(task, settings, torch.device("cpu"))
+        resumed.resume(tmp_path / str(first))
+        assert resumed.step == first
+        while resumed.step < count:
+            resumed.prepare()
+            take_step(resumed, tally)
+            resumed.step += 1
+        finish(resumed, tmp_path / f"resumed-{first}")
+        assert (tmp_path / f"resumed-{first}" / MODEL).read_bytes() == (tmp_path / "whole" / MODEL).read_bytes(), first
+        for name, tensor in whole.tensors().items():
+            assert torch.equal(tensor, resumed.tensors()[name]), (first, name)
+
+
+def test_a_snapshot_does_not_share_memory_with_what_trains(features: Task) -> None:
+    settings = Settings(method="mrf", **QUICK).resolved(features)
+    training, tally = Training(features, settings, torch.device("cpu")), Tally()
+    for _ in range(2):
+        kept, step = training.snapshot()
+        copy = {name: tensor.clone() for name, tensor in kept.items()}
+        training.prepare()
+        take_step(training, tally)
+        training.step += 1
+        assert all(torch.equal(kept[name], tensor) for name, tensor in copy.items())
+        assert any(not torch.equal(kept[name], tensor) for name, tensor in training.tensors().items())
+        assert step == training.step - 1
+        training.restore()
+        assert all(torch.equal(copy[name], tensor) for name, tensor in training.tensors().items())
+
+
+# --- what is told of the steps ----------------------------------------------------------------------------------------
+
+
+def phase(**terms: float) -> Phase:
+    return Phase({name: torch.tensor(value, requires_grad=True) for name, value in terms.items()})
+
+
+def test_tally_gives_means_since_the_last_reading() -> None:
+    tally = Tally()
+    assert tally.read() == {"finite": 1.0}
+    for value in (1.0, 2.0, 6.0):
+        tally.add(
+            Phase(phase(source=value, entropy=2 * value).terms, shown={"share": torch.tensor(0.5)}), torch.tensor(value)
+        )
+        tally.end_step()
+    assert tally.read() == {"share": 0.5, "source": 3.0, "entropy": 6.0, "gradient": 3.0, "finite": 1.0}
+    tally.add(Phase(phase(source=4.0, entropy=0.0).terms, shown={"share": torch.tensor(1.0)}), torch.tensor(9.0))
+    tally.end_step()
+    assert tally.read() == {"share": 1.0, "source": 4.0, "entropy": 0.0, "gradient": 9.0, "finite": 1.0}
+
+
+def test_tally_takes_the_mean_over_the_phases_that_give_a_term() -> None:
+    tally = Tally()
+    for shift in (0.0, 10.0):
+        tally.add(phase(source=1.0 + shift), torch.tensor(1.0))
+        tally.add(phase(source=3.0 + shift, discrepancy=5.0 + shift), torch.tensor(2.0))
+        tally.end_step()
+    assert tally.read() == {"source": 7.0, "gradient": 1.5, "discrepancy": 10.0, "finite": 1.0}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_tally_notices_what_is_not_finite(value: float) -> None:
+    tally = Tally()
+    for found in (1.0, value, 1.0):
+        tally.add(phase(source=found, other=2.0), torch.tensor(1.0))
+        tally.end_step()
+    row = tally.read()
+    assert row["finite"] == 0
+    assert row["other"] == 2
+    tally.add(phase(source=1.0, other=2.0), torch.tensor(1.0))
+    tally.end_step()
+    assert tally.read()["finite"] == 1
+
+
+def test_tally_holds_no_graph_and_sums_where_it_began() -> None:
+    """A captured step adds to the sums at the place where they lay."""
+    tally = Tally()
+    places = set()
+    for _ in range(3):
+        tally.add(phase(source=1.0), torch.tensor(1.0))
+        tally.end_step()
+        assert tally._sums is not None
+        assert not tally._sums.requires_grad
+        places.add(tally._sums.data_ptr())
+        tally.read()
+    assert len(places) == 1
 
 
 def test_training_leaves_the_callers_random_numbers_alone(features: Task, tmp_path: Path) -> None:

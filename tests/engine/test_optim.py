@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphmsda.engine.optim import (
+    EVERY,
     AveragedState,
     averaging_weight,
     build_optimiser,
@@ -80,22 +81,40 @@ def test_learning_rate() -> None:
     assert {learning_rate(Settings(lr=0.2, schedule="constant"), p) for p in (0, 0.3, 1)} == {0.2}
 
 
+@pytest.mark.parametrize("decay", [0.8, 0.999])
+@pytest.mark.parametrize("steps", [1, EVERY - 1, EVERY, 3 * EVERY + 5])
+def test_averaging_weight_is_that_of_all_steps_since_the_last_move(decay: float, steps: int) -> None:
+    """Decays of single steps, one after the other, on a state that only changes when the average moves."""
+    mean = expected = 0.0
+    for step in range(1, steps + 1):
+        state = float((step - 1) // EVERY + 1)
+        share = min(decay, 1 - 1 / (1 + step / 2))
+        expected = share * expected + (1 - share) * state
+        if step % EVERY == 0 or step == steps:
+            weight = averaging_weight(decay, step)
+            assert 0 < weight < 1
+            mean += weight * (state - mean)
+    assert mean == pytest.approx(expected, rel=1e-12)
+
+
 def test_average_is_a_plain_loop() -> None:
     torch.manual_seed(0)
     toy = Toy()
     average = AveragedState(toy)
     expected = {key: p.detach().clone() for key, p in toy.named_parameters()}
-    for step in range(1, 15):
+    for step in range(1, 3 * EVERY + 6):
         with torch.no_grad():
             for parameter in toy.parameters():
                 parameter += torch.randn_like(parameter)
             toy.count += 1
-        decay = min(0.8, 1 - 1 / (1 + step / 2))
-        expected = {key: decay * expected[key] + (1 - decay) * p.detach() for key, p in toy.named_parameters()}
-        average.update(toy, torch.tensor(averaging_weight(0.8, step)))
+        if step % EVERY == 0 or step == 3 * EVERY + 5:
+            first = (step - 1) // EVERY * EVERY + 1
+            decay = math.prod(min(0.8, 1 - 1 / (1 + past / 2)) for past in range(first, step + 1))
+            expected = {key: decay * expected[key] + (1 - decay) * p.detach() for key, p in toy.named_parameters()}
+            average.update(toy, torch.tensor(averaging_weight(0.8, step)))
     for key, tensor in expected.items():
         torch.testing.assert_close(average.state[key], tensor, rtol=1e-5, atol=1e-6)
-    assert int(average.state["count"]) == 14
+    assert int(average.state["count"]) == 3 * EVERY + 5
     assert average.state.keys() == toy.state_dict().keys()
     assert not any(tensor.requires_grad for tensor in average.state.values())
 
@@ -105,11 +124,11 @@ def test_an_entry_not_estimated_yet_starts_at_its_first_value() -> None:
     average = AveragedState(toy)
     toy.running[0] = 4.0
     toy.seen[0] = True
-    average.update(toy, torch.tensor(averaging_weight(0.9, 100)))
+    average.update(toy, torch.tensor(0.1))
     assert average.state["running"].tolist() == [4.0, 0.0, 0.0, 0.0]
     toy.running.copy_(torch.tensor([5.0, 7.0, 0.0, 0.0]))
     toy.seen[1] = True
-    average.update(toy, torch.tensor(averaging_weight(0.9, 101)))
+    average.update(toy, torch.tensor(0.1))
     torch.testing.assert_close(average.state["running"], torch.tensor([4.1, 7.0, 0.0, 0.0]))
     assert average.state["seen"].tolist() == [True, True]
 

@@ -34,6 +34,7 @@ NAN, INFINITE = float("nan"), float("inf")
         ("schedule", ["step"]),
         ("precision", ["16"]),
         ("device", ["tpu"]),
+        ("accelerate", ["on", "no", True]),
     ],
 )
 def test_out_of_range(name: str, values: list[Any]) -> None:
@@ -48,6 +49,14 @@ def test_out_of_range(name: str, values: list[Any]) -> None:
 def test_choices_are_named() -> None:
     with pytest.raises(UserError, match="one of adam, adamw, sgd"):
         Settings(optimiser="lbfgs")
+
+
+def test_accelerate_is_a_flag_that_may_change_on_resuming() -> None:
+    assert Settings().accelerate == "auto"
+    assert Settings(accelerate="off").resolved(feature_task()).accelerate == "off"
+    assert "accelerate" in FREE_TO_CHANGE
+    with pytest.raises(UserError, match="--accelerate on: out of range; give one of auto, off"):
+        Settings(accelerate="on")
 
 
 def test_edges_of_the_ranges_are_allowed() -> None:

@@ -126,15 +126,13 @@ def take_compiled(training: Training, step: Step) -> None:
 
 def compiled_parts(training: Training) -> list[tuple[Any, str, Any]]:
     """Return what to put in place of what: owner, name of the attribute, and its compiled form."""
-    method, descent, average = training.method, training.descent, training.average
+    method, descent = training.method, training.descent
     if type(method).losses is not Method.losses:
         descent.keep_copies(method.backbone.body, method.backbone.mixed)
         parts: list[tuple[Any, str, Any]] = [(method, "losses", compiled_losses(method, descent.copies))]
     else:
         parts = [(method.backbone.body, "forward", compiled(method.backbone.body.forward))]
     parts.append((descent, "step", descent.in_one_pass(compiled)))
-    if average is not None:
-        parts.append((average, "update", compiled(average.update)))
     return parts
 
 

@@ -20,6 +20,7 @@ from graphmsda.data.sampler import Stream
 from graphmsda.domains import Samples
 from graphmsda.engine.ring import DEPTH, Job, Ring
 from graphmsda.forked import can_fork, cores
+from graphmsda.streaming import chunk_size
 
 AHEAD = 4  # steps that threads fetch in advance
 CHUNK = 256
@@ -68,11 +69,12 @@ class Feed:
         """Yield all samples of a domain in order, a chunk at a time, on the device, with the rows they are."""
         self.close()
         x = self.samples[number]
-        parts = [slice(start, min(start + CHUNK, len(x))) for start in range(0, len(x), CHUNK)]
+        size = chunk_size(x.shape[1:], self.device)
+        parts = [slice(start, min(start + size, len(x))) for start in range(0, len(x), size)]
         if self.ready:
             yield from ((part, x[part]) for part in parts)
             return
-        chunks = self._fetch(lambda place: [x[parts[place]]], range(len(parts)), [(CHUNK, *x.shape[1:])])
+        chunks = self._fetch(lambda place: [x[parts[place]]], range(len(parts)), [(size, *x.shape[1:])])
         for part, (found,) in zip(parts, chunks, strict=True):
             yield part, found
         self.close()

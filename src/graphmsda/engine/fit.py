@@ -23,9 +23,10 @@ from graphmsda import __version__, parallel
 from graphmsda.domains import Task
 from graphmsda.engine import folder
 from graphmsda.engine.accelerate import is_compiled, stepper
-from graphmsda.engine.devices import start_fabric
+from graphmsda.engine.devices import start
 from graphmsda.engine.optim import learning_rate
 from graphmsda.engine.progress import progress_bar
+from graphmsda.engine.saving import Saver
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from graphmsda.errors import UserError
@@ -69,10 +70,10 @@ def fit(
     chosen = Settings(method=method, **settings).resolved(task, data_root)
     config = folder.describe(task, chosen, origin or {})
     folder.open_folder(path, config, extend=extend)
-    fabric = start_fabric(chosen)
+    device, wait_for_others = start(chosen)
     main = parallel.rank() == 0
     with torch.random.fork_rng():  # leaves the caller's random numbers alone
-        training = Training(task, chosen, fabric.device)
+        training = Training(task, chosen, device)
         # Whatever can be wrong with what was asked has been told by now: only here is the first file written.
         with folder.locked(path) if main else nullcontext():
             if main:
@@ -81,10 +82,10 @@ def fit(
             if training.step < chosen.steps or not (path / folder.MODEL_ABOUT).is_file():
                 for note in notes(training) if progress and main else ():
                     print(f"graphmsda: {note}", file=sys.stderr)
-                with closing(training.feed):
-                    train(training, path, show=progress and main)
+                with closing(training.feed), Saver(path / folder.CHECKPOINT) as saver:
+                    train(training, path, saver, show=progress and main)
                     finish(training, path)
-    fabric.barrier()
+    wait_for_others()
     return Run.load(path, device=chosen.device)
 
 
@@ -96,7 +97,7 @@ def notes(training: Training) -> Iterator[str]:
         yield "the step is compiled before the first one is taken: about a minute the first time, later seconds"
 
 
-def train(training: Training, path: Path, *, show: bool) -> None:
+def train(training: Training, path: Path, saver: Saver, *, show: bool) -> None:
     """Take all steps that are left, writing metrics and checkpoints as they come."""
     settings, main = training.settings, parallel.rank() == 0
     metrics = folder.Metrics(path / folder.METRICS, training.step) if main else None
@@ -121,7 +122,7 @@ def train(training: Training, path: Path, *, show: bool) -> None:
             row = tally.read()
             if not row.pop("finite"):
                 if main:
-                    save(path, *good)
+                    saver.save(*good)
                 raise UserError(_not_finite(row, good[1], training, path))
             tell(training.step, row)
             if metrics is not None:
@@ -131,7 +132,7 @@ def train(training: Training, path: Path, *, show: bool) -> None:
                 metrics.write({"step": training.step, "epoch": round(epoch, 3), "seconds": elapsed, "lr": rate} | row)
             good = training.snapshot()
             if main and (last or stop or time.monotonic() - saved >= settings.checkpoint_seconds):
-                save(path, *good)
+                saver.save(*good)
                 saved = time.monotonic()
             if stop and not last:
                 raise KeyboardInterrupt
@@ -143,6 +144,7 @@ def take_step(training: Training, tally: Tally) -> None:
     All of this happens on the device: no value is read, no shape depends on one.
     """
     method, descent = training.method, training.descent
+    tally._step.clear()  # an attempt to compile or capture that failed between two phases left its first there
     batch, now = training.batch()
     training.optimiser.param_groups[0]["lr"].copy_(now.rate)
     for phase in method.phases(batch):
@@ -177,7 +179,8 @@ class Tally:
 
     def end_step(self) -> None:
         """Add the step's values to the sums; the last of these counts steps."""
-        values = torch.stack([torch.stack(found).sum().float() for found in self._step.values()])
+        several = [found[0] if len(found) == 1 else torch.stack(found).sum() for found in self._step.values()]
+        values = torch.stack([value.float() for value in several])
         values = torch.cat([values, torch.ones_like(values[:1])])
         if self._sums is None:
             self._names = {name: len(found) for name, found in self._step.items()}
@@ -195,11 +198,6 @@ class Tally:
         return row | {"finite": float(all(map(math.isfinite, sums)))}
 
 
-def save(path: Path, tensors: Mapping[str, Tensor], step: int) -> None:
-    """Write a checkpoint."""
-    write_tensors(path / folder.CHECKPOINT, tensors, {"step": step, "graphmsda": __version__})
-
-
 @torch.no_grad()
 def finish(training: Training, path: Path) -> None:
     """Write the model that predicts: the averaged weights where they are kept, with the sources' class means."""
@@ -208,8 +206,8 @@ def finish(training: Training, path: Path) -> None:
     if training.average is not None:
         method.load_state_dict(training.average.state)
     method.eval()
-    for number, y in enumerate(training.labels):
-        chunks = training.feed.chunks(number)
+    for number, source in enumerate(task.sources):
+        y, chunks = source.y.to(training.device), training.feed.chunks(number)
         method.remember_source(number, ((method.embed(x, number), y[rows]) for rows, x in chunks))
     if parallel.rank() != 0:
         return

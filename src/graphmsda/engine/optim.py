@@ -74,18 +74,28 @@ class AveragedState:
 
     def __init__(self, method: nn.Module) -> None:
         self.state = {name: tensor.detach().clone() for name, tensor in method.state_dict().items()}
+        self._parameters = [name for name, _ in method.named_parameters()]
+        # Statistics are many small tensors: those of one type lie in one row and are averaged at once.
+        self._rows: dict[torch.dtype, tuple[list[str], Tensor]] = {}
+        names = [name for name in self.state if name not in self._parameters]
+        for dtype in {self.state[name].dtype for name in names if self.state[name].is_floating_point()}:
+            chosen = [name for name in names if self.state[name].dtype == dtype]
+            row = torch.cat([self.state[name].flatten() for name in chosen])
+            parts = torch.split(row, [self.state[name].numel() for name in chosen])
+            self.state |= {k: part.view_as(self.state[k]) for k, part in zip(chosen, parts, strict=True)}
+            self._rows[dtype] = chosen, row
+        self._others = [name for name in names if not self.state[name].is_floating_point()]
 
     @torch.no_grad()
-    def update(self, method: nn.Module, weight: Tensor) -> None:
-        """Take in the state after a step with a weight (`averaging_weight`), a 0-dim tensor."""
-        for name, parameter in method.named_parameters():
-            self.state[name].lerp_(parameter, weight.to(parameter.dtype))
-        for name, tensor in method.named_buffers():
-            mean = self.state[name]
-            if tensor.is_floating_point():
-                mean.copy_(torch.where(mean == 0, tensor, torch.lerp(mean, tensor, weight.to(tensor.dtype))))
-            else:
-                mean.copy_(tensor)
+    def update(self, method: nn.Module, weight: float) -> None:
+        """Take in the state after a step with a weight (`averaging_weight`)."""
+        now = method.state_dict()
+        torch._foreach_lerp_([self.state[k] for k in self._parameters], [now[k] for k in self._parameters], weight)
+        for names, row in self._rows.values():
+            new = torch.cat([now[name].flatten() for name in names])
+            row.copy_(torch.where(row == 0, new, torch.lerp(row, new, weight)))
+        if self._others:
+            torch._foreach_copy_([self.state[k] for k in self._others], [now[k] for k in self._others])
 
 
 def optimiser_tensors(method: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

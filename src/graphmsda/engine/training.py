@@ -44,14 +44,17 @@ class Training:
         self.descent = Descent(self.method, settings)
         self.optimiser = self.descent.optimiser
         self.average = AveragedState(self.method) if settings.average else None
-        self._averaged, self._weight = 0, torch.zeros((), device=device)
+        self._averaged = 0
         samples = [*(source.x for source in task.sources), task.target.x]
         streams = [
             Stream(len(x), settings.batch_size, seed_of(settings.seed, STREAM, number))
             for number, x in enumerate(samples)
         ]
         self.feed = Feed(samples, streams, device, settings.resident)
-        self.labels = [source.y.to(device) for source in task.sources]
+        # All labels in one row: those of a batch are then read at once.
+        self.labels = torch.cat([source.y for source in task.sources]).to(device)
+        sizes = torch.tensor([len(source.y) for source in task.sources])
+        self._begins = (sizes.cumsum(0) - sizes)[:, None].to(device)
         self.course = Course(settings, streams, device)
         self.view = VIEWS[settings.augment] if task.is_images else None
         self.view_generator = torch.Generator(device)
@@ -78,16 +81,16 @@ class Training:
     def take_average(self) -> None:
         """Move the averaged state to what it is after the steps taken so far, once for each number of them."""
         if self.average is not None and self.step != self._averaged:
-            self._weight.fill_(averaging_weight(self.settings.average, self.step))
-            self.average.update(self.method, self._weight)
+            self.average.update(self.method, averaging_weight(self.settings.average, self.step))
         self._averaged = self.step
 
     def batch(self) -> tuple[Batch, Moment]:
         """Do the device's part: draw this process's part of the batch that was prepared, with the step's numbers."""
         now = self.course.read()
         *sources, target = self._views(self.feed.take(now.rows) if self.feed.ready else self.fetched)
-        parts = zip(sources, self.labels, now.rows, strict=False)
-        return Batch(tuple(Labelled(x, y[i]) for x, y, i in parts), target, now.progress, now.seed), now
+        labels = self.labels[now.rows[:-1] + self._begins]
+        parts = zip(sources, labels, strict=True)
+        return Batch(tuple(Labelled(x, y) for x, y in parts), target, now.progress, now.seed), now
 
     def _views(self, parts: list[Tensor]) -> list[Tensor]:
         """Return what the chosen augmentation makes of the images, each process with random numbers of its own."""

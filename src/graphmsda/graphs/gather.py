@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ELEMENTS = 2**25  # of the largest temporary: 128 MiB in float32
-CACHED = 2**21  # numbers that a CPU's last cache holds, with room for others
+CACHED = 2**20  # numbers that a CPU's last cache holds, with room for others
 TRITON = find_spec("triton") is not None  # looked for, not imported: that takes long, and only GPUs need it
 
 
@@ -40,7 +40,7 @@ def gather(
         bias: Added before the activation.
         keep: Dropout's factors.
         chunk: Queries taken at a time, which bounds memory. By default, on a GPU in float32 where Triton works, kernels
-            that never hold B x n x h numbers; otherwise as many queries as fit into 128 MiB, or on a CPU into 8 MiB,
+            that never hold B x n x h numbers; otherwise as many queries as fit into 128 MiB, or on a CPU into 4 MiB,
             which its cache holds. 0 takes all at once in plain operations, which an exporter can trace for any batch
             size.
 
@@ -98,14 +98,23 @@ class _Gather(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(listen, share, heard, shared, message, bias, keep)
         ctx.chunk = chunk
-        parts = []
+        out = torch.empty_like(message)
+        # One room for all chunks: new memory for each would cost a CPU as much as the arithmetic.
+        room = shared.new_empty(min(chunk, len(listen)), *shared.shape)
+        biased = shared + bias
         for start in range(0, len(listen), chunk):
             some = slice(start, start + chunk)
-            hidden = _before_relu(_rows(share, some), heard[some], shared, message[some], bias).relu_()
+            hidden = room[: len(listen[some])]
+            if share is None:
+                torch.addcmul(biased, heard[some, :, None], message[some, None], out=hidden)
+            else:
+                torch.addcmul(bias, share[some, :, None], shared, out=hidden)
+                hidden.addcmul_(heard[some, :, None], message[some, None])
+            hidden.relu_()
             if keep is not None:
                 hidden *= keep
-            parts.append(torch.bmm(listen[some, None], hidden).squeeze(1))
-        return torch.cat(parts) if parts else torch.zeros_like(message)
+            torch.bmm(listen[some, None], hidden, out=out[some, None])
+        return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
