@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -59,6 +63,27 @@ def test_on_a_cpu_it_is_an_ordinary_convolution() -> None:
     assert torch.equal(ours(x), plain(x))
 
 
+def test_the_kernel_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    given = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-W", "ignore", __file__], env=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def check_in_the_interpreter() -> None:
+    from graphmsda import patch_conv_triton as kernels
+
+    for count, height, width, channels, size, run in ((2, 5, 7, 3, 5, 16), (3, 8, 4, 1, 3, 8), (1, 33, 30, 4, 3, 16)):
+        pixels = torch.randn(count, height + size - 1, width + size + run // channels, channels)
+        image, down, right, _ = pixels.stride()
+        wanted = pixels.as_strided((count, height, width, size, run), (image, down, right, down, 1))
+        found = kernels.write_patches(pixels, height, width, size, run)
+        assert torch.equal(found, wanted.reshape(found.shape))
+        torch.library.opcheck(
+            kernels.write_patches, (pixels, height, width, size, run), test_utils=("test_schema", "test_faketensor")
+        )
+
+
 @gpu
 @pytest.mark.parametrize("low", [False, True], ids=["weights", "copies"])
 def test_compiled_in_mixed_precision(low: bool) -> None:
@@ -83,3 +108,7 @@ def test_compiled_in_mixed_precision(low: bool) -> None:
     assert slope.dtype == ours.weight.dtype
     assert float((found.double() - wanted).norm() / wanted.norm()) < 0.01
     assert float((slope.double() - wanted_slope).norm() / wanted_slope.norm()) < 0.01
+
+
+if __name__ == "__main__":
+    check_in_the_interpreter()

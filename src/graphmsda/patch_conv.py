@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -46,11 +47,26 @@ def patch_product(x: Tensor, weight: Tensor) -> Tensor:
     edge = size // 2
     beyond = -(-more // channels)  # pixels that the last run of a row reads on into
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, edge, edge + beyond, edge, edge)).contiguous()
-    image, down, right, _ = pixels.stride()
-    patches = pixels.as_strided((count, height, width, size, run + more), (image, down, right, down, 1))
+    kernels = _kernels() if x.is_cuda else None
+    if kernels is not None:
+        patches = kernels.write_patches(pixels, height, width, size, run + more)
+    else:
+        image, down, right, _ = pixels.stride()
+        patches = pixels.as_strided((count, height, width, size, run + more), (image, down, right, down, 1))
     rows = F.pad(weight.permute(0, 2, 3, 1).flatten(2), (0, more)).flatten(1)
     y: Tensor = _Product.apply(patches.reshape(-1, size * (run + more)), rows)
     return y.view(count, height, width, -1).permute(0, 3, 1, 2)
+
+
+def _kernels() -> Any:
+    """Return the module of kernels for GPUs, or None where Triton does not work."""
+    if find_spec("triton") is None:
+        return None
+    try:
+        from graphmsda import patch_conv_triton
+    except ImportError:
+        return None
+    return patch_conv_triton if patch_conv_triton.USABLE else None
 
 
 class _Product(torch.autograd.Function):

@@ -15,23 +15,24 @@ from torch import Tensor
 from graphmsda.graphs.gather_triton import USABLE as USABLE  # whether Triton can build kernels here
 from graphmsda.pooled_norm_kernels import _pool, _spread, _sum_over_windows
 
-# A program holds TILE windows x channels, 8 to each of its threads: 16 bytes of bfloat16, the most that one
-# instruction loads, while codes (8 bytes then) and values stay with the same threads. Tiles are wide enough in
-# channels for whole 128-byte lines; the rest of them is neighbouring windows, which share pixels. With more than 4
-# warps a processor has too few registers for two programs of the last pass. Sizes are fixed, since trying several
-# would delay the start of every run.
-TILE = 1024
-WARPS = 4
+# A program holds so many windows x channels and has so many warps. Eight numbers to a thread are 16 bytes of bfloat16,
+# the most that one instruction loads; fewer leave registers for more programs at a time. Tiles are wide enough in
+# channels for whole 128-byte lines; the rest of them is neighbouring windows, which share pixels. Sizes are fixed:
+# trying several would delay the start of every run.
+POOL = (1024, 4)
+SUMS = (1024, 4)
+SPREAD = (1024, 4)
 WIDEST = 64  # channels of a tile
 PART = 256  # windows that one program sums up in the backward pass: 640 images of 16 x 16 windows fill an H200 once
 
 
-def _sizes(x: Tensor, mean: Tensor) -> tuple[tuple[int, ...], int, int, dict[str, Any]]:
+def _sizes(x: Tensor, mean: Tensor, program: tuple[int, int]) -> tuple[tuple[int, ...], int, int, dict[str, Any]]:
     """Return what kernels are told of sizes, windows in an image, blocks of channels, and the size of a program."""
     _, channels, height, width = x.shape
     wide = min(WIDEST, triton.next_power_of_2(channels))
     # Products and sums are to be fused into one instruction, which is not the default of every version of Triton.
-    options = {"WINDOWS": TILE // wide, "CHANNELS": wide, "num_warps": WARPS, "enable_fp_fusion": True}
+    tile, warps = program
+    options = {"WINDOWS": tile // wide, "CHANNELS": wide, "num_warps": warps, "enable_fp_fusion": True}
     windows = ((height + 1) // 2) * ((width + 1) // 2)
     return (len(x) // len(mean), height, width, channels), windows, triton.cdiv(channels, wide), options
 
@@ -47,7 +48,7 @@ def _empty_pooled(x: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _empty_sums(grad: Tensor, codes: Tensor, winners: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
-    windows, (_, _, _, options) = grad.shape[2:].numel(), _sizes(grad, mean)
+    windows, (_, _, _, options) = grad.shape[2:].numel(), _sizes(grad, mean, SUMS)
     return mean.new_empty(2, len(mean), len(grad) // len(mean) * triton.cdiv(windows, _part(options)), grad.shape[1])
 
 
@@ -74,7 +75,7 @@ def pooled_norm(
     pooled, codes, winners = _empty_pooled(x)
     x = x.contiguous(memory_format=torch.channels_last)
     vectors = (tensor.contiguous() for tensor in (mean, inverse, weight, bias))
-    counts, windows, blocks, options = _sizes(x, mean)
+    counts, windows, blocks, options = _sizes(x, mean, POOL)
     with torch.cuda.device_of(x):  # Triton launches on the current GPU
         grid = len(x) * triton.cdiv(windows, options["WINDOWS"]), blocks
         _pool[grid](x, *vectors, pooled, codes, winners, *counts, **options)
@@ -86,7 +87,7 @@ def pooled_norm_sums(grad: Tensor, codes: Tensor, winners: Tensor, mean: Tensor,
     """Return parts of the sums of gradients, and of gradients times normalised x, over windows: (2, D, parts, C)."""
     sums = _empty_sums(grad, codes, winners, mean, inverse)
     images = [tensor.contiguous(memory_format=torch.channels_last) for tensor in (grad, codes, winners)]
-    (each, *_, channels), _, blocks, options = _sizes(grad, mean)
+    (each, *_, channels), _, blocks, options = _sizes(grad, mean, SUMS)
     windows = grad.shape[2:].numel()
     with torch.cuda.device_of(grad):
         _sum_over_windows[sums.shape[1] * sums.shape[2], blocks](
@@ -104,7 +105,7 @@ def pooled_norm_spread(
     slope = _empty_spread(grad, codes, x)
     images = [tensor.contiguous(memory_format=torch.channels_last) for tensor in (grad, codes, x)]
     vectors = [tensor.contiguous() for tensor in (mean, inverse, weight)]
-    counts, windows, blocks, options = _sizes(x, mean)
+    counts, windows, blocks, options = _sizes(x, mean, SPREAD)
     with torch.cuda.device_of(x):
         grid = len(x) * triton.cdiv(windows, options["WINDOWS"]), blocks
         _spread[grid](*images, *vectors, *sums.contiguous(), slope, *counts, **options)

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from graphmsda import METHODS, Task, fit
 from graphmsda.domains import Batch
-from graphmsda.engine import course
+from graphmsda.engine import course, folder
 from graphmsda.engine.accelerate import WARM_UP, replays
-from graphmsda.engine.fit import Tally, save, take_step
+from graphmsda.engine.fit import Tally, take_step
 from graphmsda.engine.optim import EVERY
+from graphmsda.engine.saving import Saver
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from graphmsda.methods import Phase, SourceOnly
@@ -168,7 +169,8 @@ def test_a_resumed_run_ends_with_the_same_bits(method: str, kind: str, tmp_path:
     step = way(whole, Tally(), kind)
     for stop in (EVERY + 1, 2 * EVERY):
         advance(whole, step, stop)
-        save(tmp_path / str(stop), *whole.snapshot())
+        with Saver(tmp_path / str(stop) / folder.CHECKPOINT) as saver:
+            saver.save(*whole.snapshot())
     advance(whole, step, 2 * EVERY + 6)
     for stop in (EVERY + 1, 2 * EVERY):
         resumed = start(method=method, optimiser="adam")

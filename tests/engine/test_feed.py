@@ -66,7 +66,7 @@ def test_fetched_batches_are_the_resident_ones(tmp_path, monkeypatch, processes)
 
 
 def test_chunks_say_which_rows_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(feed, "CHUNK", 4)
+    monkeypatch.setattr(feed, "chunk_size", lambda shape, device: 4)
     x = encoded(tmp_path, "a", 11)
     with_threads = Feed([x], streams(11), CPU)
     assert [(rows.start, rows.stop) for rows, _ in with_threads.chunks(0)] == [(0, 4), (4, 8), (8, 11)]

@@ -19,8 +19,9 @@ from safetensors.torch import load_file
 from graphmsda import METHODS, Run, Task, UserError, fit
 from graphmsda.domains import Batch
 from graphmsda.engine import folder
-from graphmsda.engine.fit import Tally, finish, save, take_step, updated_parameters
+from graphmsda.engine.fit import Tally, finish, take_step, updated_parameters
 from graphmsda.engine.optim import EVERY, averaging_weight
+from graphmsda.engine.saving import Saver
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from graphmsda.methods import Phase, SourceOnly
@@ -286,7 +287,8 @@ def test_resumed_after_any_step_ends_with_the_same_bits(method: str, optimiser: 
     settings = Settings(**(given | {"epochs": 1, "steps_per_epoch": count})).resolved(task)
     whole, tally = Training(task, settings, torch.device("cpu")), Tally()
     for step in range(count):
-        save(tmp_path / str(step), *whole.snapshot())
+        with Saver(tmp_path / str(step) / folder.CHECKPOINT) as saver:
+            saver.save(*whole.snapshot())
         whole.prepare()
         take_step(whole, tally)
         whole.step += 1

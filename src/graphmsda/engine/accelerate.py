@@ -43,7 +43,8 @@ def stepper(training: Training, step: Step) -> Step:
     if training.settings.accelerate == "off" or training.device.type != "cuda":
         return step
     if parallel.world_size() > 1:
-        log.warning("--accelerate: several processes train together, so steps are taken operation by operation")
+        if parallel.rank() == 0:
+            log.warning("--accelerate: several processes train together, so steps are taken operation by operation")
         return step
     torch.backends.cudnn.benchmark = True  # shapes never change, so trying its kernels once pays
     steps = replays(training, step, compiled=is_compiled(training.settings))
@@ -80,14 +81,14 @@ def replays(training: Training, step: Step, *, compiled: bool) -> Iterator[None]
 def waits_for_device(step: Step) -> bool:
     """Take a step and return whether the host waited for the device in it."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
             step()
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
-    return any("synchroniz" in str(warning.message) for warning in caught)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    return any("called a synchronizing" in str(warning.message) for warning in caught)
 
 
 def capture(graph: torch.cuda.CUDAGraph, training: Training, step: Step) -> torch.cuda.CUDAGraph | None:
@@ -105,15 +106,13 @@ def capture(graph: torch.cuda.CUDAGraph, training: Training, step: Step) -> torc
 def take_compiled(training: Training, step: Step) -> None:
     """Compile what a step consists of and take one; if it cannot be compiled, go back and take it as it was."""
     training.snapshot()
-    parts = compiled_parts(training)
-    for owner, name, fast in parts:
+    for owner, name, fast in compiled_parts(training):
         setattr(owner, name, fast)
+        training.replaced.append((owner, name))
     try:
         step()
     except Exception as error:  # compilers raise what they like; a mistake of the method is raised again below
-        for owner, name, _ in parts:
-            delattr(owner, name)
-        training.descent.copies = {}
+        training.put_back()
         reason = str(error).strip().splitlines()[:1]
         log.warning(
             f"--accelerate: the step of {training.settings.method} cannot be compiled "

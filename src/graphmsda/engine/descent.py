@@ -87,7 +87,8 @@ class Descent:
 
     @torch.no_grad()
     def _move(self, groups: list[Group]) -> Tensor:
-        norm = torch.stack([g.float().square().sum() for _, slopes, *_ in groups for g in slopes]).sum().sqrt()
+        pairs = [(p, g) for parameters, slopes, *_ in groups for p, g in zip(parameters, slopes, strict=True)]
+        norm = torch.stack([g.to(p.dtype).square().sum() for p, g in pairs]).sum().sqrt()
         clip, name = self.settings.clip, self.settings.optimiser
         for parameters, given, memory, copies, weight_decay, rate in groups:
             slopes = [g.to(p.dtype) for g, p in zip(given, parameters, strict=True)]

@@ -202,6 +202,7 @@ class Tally:
 def finish(training: Training, path: Path) -> None:
     """Write the model that predicts: the averaged weights where they are kept, with the sources' class means."""
     method, task, settings = training.method, training.task, training.settings
+    training.put_back()
     training.take_average()
     if training.average is not None:
         method.load_state_dict(training.average.state)

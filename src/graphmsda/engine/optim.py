@@ -85,11 +85,12 @@ class AveragedState:
             self.state |= {k: part.view_as(self.state[k]) for k, part in zip(chosen, parts, strict=True)}
             self._rows[dtype] = chosen, row
         self._others = [name for name in names if not self.state[name].is_floating_point()]
+        self._now: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def update(self, method: nn.Module, weight: float) -> None:
         """Take in the state after a step with a weight (`averaging_weight`)."""
-        now = method.state_dict()
+        now = self._now = self._now or method.state_dict()  # tensors that change and stay where they are
         torch._foreach_lerp_([self.state[k] for k in self._parameters], [now[k] for k in self._parameters], weight)
         for names, row in self._rows.values():
             new = torch.cat([now[name].flatten() for name in names])

@@ -61,6 +61,8 @@ class Training:
         self.flip = flips_make_sense(task.classes)
         self.fetched: list[Tensor] = []
         self._kept: dict[str, Tensor] = {}
+        self._live: list[Tensor] = []
+        self.replaced: list[tuple[object, str]] = []
 
     def prepare(self) -> None:
         """Do the host's part of the current step: random numbers, tables, averages, samples that have to be fetched."""
@@ -109,12 +111,19 @@ class Training:
 
     def snapshot(self) -> tuple[dict[str, Tensor], int]:
         """Return a copy of the state to go back to, in place of the last such copy."""
-        state = {name: tensor.detach() for name, tensor in self.tensors().items()}
-        if self._kept:
-            torch._foreach_copy_(list(self._kept.values()), list(state.values()))
+        if not self._kept:
+            tensors = self.tensors()
+            self._live = [tensor.detach() for tensor in tensors.values()]  # where they are they stay
+            self._kept = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         else:
-            self._kept = {name: tensor.clone() for name, tensor in state.items()}
+            torch._foreach_copy_(list(self._kept.values()), self._live)
         return self._kept, self.step
+
+    def put_back(self) -> None:
+        """Take out whatever compiled parts stand in place of the methods of objects (`graphmsda.engine.accelerate`)."""
+        for owner, name in self.replaced:
+            delattr(owner, name)
+        self.replaced, self.descent.copies = [], {}
 
     def restore(self) -> None:
         """Go back to the last copy of the state."""

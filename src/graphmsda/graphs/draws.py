@@ -16,8 +16,10 @@ from torch import Tensor
 def integers(high: int, shape: Sequence[int], seed: Tensor) -> Tensor:
     """Draw integers from 0 to below `high`, each place of the result by itself (the finaliser of splitmix64).
 
-    Shapes: seed int64 0-dim -> int64 of the shape given. What `high` is not a divisor of 2**63 by is a bias of at most
-    ``high / 2**63``.
+    Seeds that differ by one give the same numbers one place apart: use mixed ones, such as
+    `graphmsda.data.sampler.seed_of` makes. The numbers are biased by at most ``high / 2**63``.
+
+    Shapes: seed int64 0-dim -> int64 of the shape given.
 
     >>> integers(6, (4,), torch.tensor(1))
     tensor([0, 5, 4, 4])
@@ -27,7 +29,7 @@ def integers(high: int, shape: Sequence[int], seed: Tensor) -> Tensor:
     mixed = (mixed ^ _shift(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ _shift(mixed, 27)) * _signed(0x94D049BB133111EB)
     mixed = mixed ^ _shift(mixed, 31)
-    return (_shift(mixed, 1) % high).view(*shape)
+    return (_shift(mixed, 1) % high).view(torch.Size(shape))
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

@@ -171,7 +171,8 @@ def prepared_logits(
         keep = F.dropout(torch.ones_like(shared), dropout, training) if training and dropout > 0 else None
         if two_way:
             share = degree / (degree + edges) if normalise == "row" else None
-            heard = edges / (degree + edges) if normalise == "row" else listen
+            # Where both are the same numbers, they are two tensors all the same, for compilers that trace gradients.
+            heard = edges / (degree + edges) if normalise == "row" else listen.view_as(listen)
             gathered = gather(listen, share, heard, shared, message, b1, keep, chunk)
         else:
             hidden = F.relu(shared + b1)

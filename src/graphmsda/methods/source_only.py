@@ -52,7 +52,9 @@ class AdaBN(SourceOnly):
         dropouts = [m for m in self.backbone.modules() if isinstance(m, torch.nn.Dropout) and m.training]
         for module in dropouts:
             module.eval()  # leaves the random numbers, and so the weights, as Source-only's
-        with torch.no_grad():
-            self.observe_target(batch)
-        for module in dropouts:
-            module.train()
+        try:
+            with torch.no_grad():
+                self.observe_target(batch)
+        finally:
+            for module in dropouts:
+                module.train()
