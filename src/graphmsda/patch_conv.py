@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+TRITON = find_spec("triton") is not None  # looked for, not imported: that takes long, and only GPUs need it
 ALIGNED = 8  # numbers of 16 bits that a GPU reads at once
 PIECES = 64  # into which the long sum of a weight's gradient is cut: one product would run on few processors
 
@@ -60,7 +61,7 @@ def patch_product(x: Tensor, weight: Tensor) -> Tensor:
 
 def _kernels() -> Any:
     """Return the module of kernels for GPUs, or None where Triton does not work."""
-    if find_spec("triton") is None:
+    if not TRITON:
         return None
     try:
         from graphmsda import patch_conv_triton

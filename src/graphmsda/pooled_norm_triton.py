@@ -20,8 +20,8 @@ from graphmsda.pooled_norm_kernels import _pool, _spread, _sum_over_windows
 # channels for whole 128-byte lines; the rest of them is neighbouring windows, which share pixels. Sizes are fixed:
 # trying several would delay the start of every run.
 POOL = (1024, 4)
-SUMS = (1024, 4)
-SPREAD = (1024, 4)
+SUMS = (1024, 8)
+SPREAD = (512, 4)
 WIDEST = 64  # channels of a tile
 PART = 256  # windows that one program sums up in the backward pass: 640 images of 16 x 16 windows fill an H200 once
 

@@ -261,7 +261,9 @@ def test_long_runs_on_one_gpu_are_compiled(given: dict[str, Any], expected: bool
 def use_quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trace all that the real compiler would, and run it as it is."""
     compiled = accelerate.compiled
-    monkeypatch.setattr(accelerate, "compiled", lambda function, backend="": compiled(function, "aot_eager"))
+    monkeypatch.setattr(
+        accelerate, "compiled", lambda function, backend="", **given: compiled(function, "aot_eager", **given)
+    )
 
 
 @pytest.mark.parametrize(("method", "optimiser"), [("mrf", "adam"), ("two-steps", "sgd"), ("two-steps", "adamw")])
@@ -294,12 +296,12 @@ def broken_losses(method: Method) -> Callable[[Batch], Phase]:
     return losses
 
 
-def broken_step(descent: Descent) -> Callable[..., Tensor]:
+def broken_step(descent: Descent) -> Callable[..., Tensor | None]:
     """An optimiser step that fails once it has been taken; of a method with two, the second."""
     left = [isinstance(descent.method, TwoSteps)]
 
-    def step(*given: Any) -> Tensor:
-        norm = type(descent).step(descent, *given)
+    def step(*given: Any, measured: bool) -> Tensor | None:
+        norm = type(descent).step(descent, *given, measured=measured)
         if not left or not left.pop():
             raise NotImplementedError
         return norm

@@ -41,12 +41,11 @@ def test_one_pass_is_the_step(optimiser: str, clip: float, monkeypatch: pytest.M
     (plain, one), (passed, two) = make(optimiser=optimiser, clip=clip), make(optimiser=optimiser, clip=clip)
     together = two.in_one_pass(lambda function: function)
     for step in range(6):
-        norm = one.step(list(plain.parameters()), slopes(plain, step))
+        norm = one.step(list(plain.parameters()), slopes(plain, step), measured=True)
         expected = torch.stack([g.square().sum() for g in slopes(plain, step) if g is not None]).sum().sqrt()
         torch.testing.assert_close(norm, expected)
-        torch.testing.assert_close(
-            together(list(passed.parameters()), slopes(passed, step)), expected, rtol=1e-6, atol=0, check_dtype=False
-        )
+        found = together(list(passed.parameters()), slopes(passed, step), measured=True)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, check_dtype=False)
     for (name, a), b in zip(plain.named_parameters(), passed.parameters(), strict=True):
         torch.testing.assert_close(
             a, b, rtol=0, atol=1e-5 if "adam" in optimiser else 1e-7, msg=lambda m, n=name: f"{n}: {m}"
@@ -58,12 +57,21 @@ def test_one_pass_is_the_step(optimiser: str, clip: float, monkeypatch: pytest.M
             torch.testing.assert_close(a[key], b[key], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_a_norm_is_there_when_it_is_asked_for_or_needed(clip: float) -> None:
+    toy, descent = make(optimiser="sgd", clip=clip)
+    for step in (descent.step, descent.in_one_pass(lambda function: function)):
+        for measured in (False, True):
+            norm = step(list(toy.parameters()), slopes(toy, 1), measured=measured)
+            assert (norm is not None) == (measured or clip > 0)
+
+
 @pytest.mark.parametrize("one_pass", [False, True])
 def test_only_what_has_a_gradient_moves(one_pass: bool) -> None:
     toy, descent = make(optimiser="sgd")
     before = {name: p.detach().clone() for name, p in toy.named_parameters()}
     step = descent.in_one_pass(lambda function: function) if one_pass else descent.step
-    step(list(toy.layer.parameters()), [torch.ones_like(toy.layer.weight), None])
+    step(list(toy.layer.parameters()), [torch.ones_like(toy.layer.weight), None], measured=False)
     moved = {name for name, p in toy.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {"layer.weight"}
     assert all(p.grad is None for p in toy.parameters())
@@ -89,7 +97,7 @@ def test_copies_follow_their_weights() -> None:
     step, before = descent.in_one_pass(lambda function: function), copy.detach().clone()
     for number in range(3):
         given = [torch.full_like(leaf, 1.0 + number) for leaf in leaves.values()]
-        step(parameters, given)
+        step(parameters, given, measured=False)
         assert torch.equal(copy, toy.layer.weight.to(torch.bfloat16))
     assert not torch.equal(copy, before)
     assert toy.layer.weight.dtype == torch.float32

@@ -334,11 +334,10 @@ def test_tally_gives_means_since_the_last_reading() -> None:
     tally = Tally()
     assert tally.read() == {"finite": 1.0}
     for value in (1.0, 2.0, 6.0):
-        tally.add(
-            Phase(phase(source=value, entropy=2 * value).terms, shown={"share": torch.tensor(0.5)}), torch.tensor(value)
-        )
+        shown = {"share": torch.tensor(0.5)}
+        tally.add(Phase(phase(source=value, entropy=2 * value).terms, shown=shown), None)
         tally.end_step()
-    assert tally.read() == {"share": 0.5, "source": 3.0, "entropy": 6.0, "gradient": 3.0, "finite": 1.0}
+    assert tally.read() == {"share": 0.5, "source": 3.0, "entropy": 6.0, "finite": 1.0}  # no gradient was measured
     tally.add(Phase(phase(source=4.0, entropy=0.0).terms, shown={"share": torch.tensor(1.0)}), torch.tensor(9.0))
     tally.end_step()
     assert tally.read() == {"share": 1.0, "source": 4.0, "entropy": 0.0, "gradient": 9.0, "finite": 1.0}
@@ -365,6 +364,9 @@ def test_tally_notices_what_is_not_finite(value: float) -> None:
     tally.add(phase(source=1.0, other=2.0), torch.tensor(1.0))
     tally.end_step()
     assert tally.read()["finite"] == 1
+    tally.add(phase(source=1.0, other=2.0), torch.tensor(value))
+    tally.end_step()
+    assert tally.read()["finite"] == 0
 
 
 def test_tally_holds_no_graph_and_sums_where_it_began() -> None:

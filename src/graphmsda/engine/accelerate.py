@@ -61,20 +61,19 @@ def replays(training: Training, step: Step, *, compiled: bool) -> Iterator[None]
     for _ in range(WARM_UP - 2):
         step()
         yield
-    graph = None if waits_for_device(step) else torch.cuda.CUDAGraph()
+    waits = waits_for_device(step)
     yield
-    if graph is not None:
-        graph = capture(graph, training, step)
-    if graph is None:
+    graphs = None if waits else capture(training, step)
+    if graphs is None:
         log.warning(
             f"--accelerate: a step of {training.settings.method} reads values back from the device or does something "
             "else that cannot be captured, so steps are taken operation by operation"
         )
     while True:
-        if graph is None:
+        if graphs is None:
             step()
         else:
-            graph.replay()
+            graphs[training.measured].replay()
         yield
 
 
@@ -91,16 +90,22 @@ def waits_for_device(step: Step) -> bool:
     return any("called a synchronizing" in str(warning.message) for warning in caught)
 
 
-def capture(graph: torch.cuda.CUDAGraph, training: Training, step: Step) -> torch.cuda.CUDAGraph | None:
-    """Capture a step without taking it; None where that is impossible."""
-    graph.register_generator_state(training.view_generator)
+def capture(training: Training, step: Step) -> dict[bool, torch.cuda.CUDAGraph] | None:
+    """Capture a step, and one that measures its gradients, without taking either; None where that is impossible."""
+    graphs = {measured: torch.cuda.CUDAGraph() for measured in (False, True)}
+    now = training.measured
     try:
-        with torch.cuda.graph(graph):
-            step()
+        for training.measured, graph in graphs.items():
+            graph.register_generator_state(training.view_generator)
+            # They are never replayed at the same time, so they may use the same memory.
+            with torch.cuda.graph(graph, pool=None if graph is graphs[False] else graphs[False].pool()):
+                step()
     except RuntimeError as error:
         log.info(f"capture failed: {error}")
         return None
-    return graph
+    finally:
+        training.measured = now
+    return graphs
 
 
 def take_compiled(training: Training, step: Step) -> None:
@@ -130,7 +135,7 @@ def compiled_parts(training: Training) -> list[tuple[Any, str, Any]]:
         descent.keep_copies(method.backbone.body, method.backbone.mixed)
         parts: list[tuple[Any, str, Any]] = [(method, "losses", compiled_losses(method, descent.copies))]
     else:
-        parts = [(method.backbone.body, "forward", compiled(method.backbone.body.forward))]
+        parts = [(method.backbone.body, "forward", compiled(method.backbone.body.forward, whole=False))]
     parts.append((descent, "step", descent.in_one_pass(compiled)))
     return parts
 
@@ -160,8 +165,14 @@ def compiled_losses(
     return losses
 
 
-def compiled(function: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
-    """Return a function compiled for fixed shapes, independently of other runs in this process."""
+def compiled(function: Callable[..., Any], backend: str = "inductor", *, whole: bool = True) -> Callable[..., Any]:
+    """Return a function compiled for fixed shapes, independently of other runs in this process.
+
+    Args:
+        function: What to compile.
+        backend: PyTorch's compiler.
+        whole: Refuse what can only be compiled in pieces, which would be slower than anybody notices.
+    """
     plain = getattr(function, "__func__", function)
     # The compiler counts how often the same code was compiled anew and gives up after a few times: a copy starts at 0.
     code = types.FunctionType(
@@ -170,4 +181,4 @@ def compiled(function: Callable[..., Any], backend: str = "inductor") -> Callabl
     code.__kwdefaults__ = plain.__kwdefaults__
     bound = code if plain is function else types.MethodType(code, getattr(function, "__self__"))  # noqa: B009
     options = OPTIONS if backend == "inductor" else None
-    return torch.compile(bound, backend=backend, dynamic=False, options=options)
+    return torch.compile(bound, backend=backend, dynamic=False, fullgraph=whole, options=options)

@@ -17,8 +17,15 @@ from torch.optim.sgd import sgd
 
 from graphmsda.engine.optim import build_optimiser
 from graphmsda.engine.settings import Settings
+from graphmsda.graphs.prototypes import wide
 
 Group = tuple[list[nn.Parameter], list[Tensor], list[dict[str, Tensor]], list[Tensor | None], float, Tensor]
+
+
+def total_norm(gradients: Sequence[Tensor | None]) -> Tensor:
+    """Return the norm of all gradients together, in float32 or wider."""
+    squares = [g.square().sum() for g in wide(*(g for g in gradients if g is not None))]
+    return torch.stack(squares).sum().sqrt()
 
 
 class Descent:
@@ -48,29 +55,33 @@ class Descent:
         names = {id(p): name for name, p in self.method.named_parameters()}
         return [self.copies.get(names[id(p)], p) for p in parameters]
 
-    def step(self, parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> Tensor:
-        """Take a step along gradients, clipped if so set, and return their norm.
+    def step(
+        self, parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None], *, measured: bool
+    ) -> Tensor | None:
+        """Take a step along gradients, clipped if so set, and return their norm if it is measured.
 
         Args:
             parameters: What the gradients belong to.
             gradients: One for each; None leaves the parameter as it is.
+            measured: Whether to measure their norm even where nothing is clipped.
         """
+        norm = total_norm(gradients) if measured or self.settings.clip else None
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        norm = nn.utils.get_total_norm([g for g in gradients if g is not None])
-        if self.settings.clip:
+        if self.settings.clip and norm is not None:
             nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, norm)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         return norm
 
-    def in_one_pass(
-        self, compiled: Callable[..., Any]
-    ) -> Callable[[Sequence[nn.Parameter], Sequence[Tensor | None]], Tensor]:
+    def in_one_pass(self, compiled: Callable[..., Any]) -> Callable[..., Tensor | None]:
         """Return `step` by way of elementary operations on lists of tensors, for a compiler to fuse."""
         move = compiled(self._move)
 
-        def step(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> Tensor:
+        def step(
+            parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None], *, measured: bool
+        ) -> Tensor | None:
+            norm = total_norm(gradients) if measured and not self.settings.clip else None
             slopes = {id(p): g for p, g in zip(parameters, gradients, strict=True) if g is not None}
             names = {id(p): name for name, p in self.method.named_parameters()}
             groups: list[Group] = []
@@ -80,19 +91,18 @@ class Descent:
                 copies = [self.copies.get(names[id(p)]) for p in chosen]
                 given = [slopes[id(p)] for p in chosen]
                 groups.append((chosen, given, memory, copies, group["weight_decay"], group["lr"]))
-            norm: Tensor = move(groups)
-            return norm
+            found: Tensor | None = move(groups)
+            return found if norm is None else norm
 
         return step
 
     @torch.no_grad()
-    def _move(self, groups: list[Group]) -> Tensor:
-        pairs = [(p, g) for parameters, slopes, *_ in groups for p, g in zip(parameters, slopes, strict=True)]
-        norm = torch.stack([g.to(p.dtype).square().sum() for p, g in pairs]).sum().sqrt()
+    def _move(self, groups: list[Group]) -> Tensor | None:
         clip, name = self.settings.clip, self.settings.optimiser
+        norm = total_norm([g for _, slopes, *_ in groups for g in slopes]) if clip else None
         for parameters, given, memory, copies, weight_decay, rate in groups:
             slopes = [g.to(p.dtype) for g, p in zip(given, parameters, strict=True)]
-            if clip:
+            if norm is not None:
                 slopes = [g * (clip / (norm + 1e-6)).clamp(max=1) for g in slopes]
             options: dict[str, Any] = {"lr": rate, "weight_decay": weight_decay, "maximize": False}
             options |= {"foreach": False, "fused": False}

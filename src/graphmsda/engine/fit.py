@@ -27,6 +27,7 @@ from graphmsda.engine.devices import start
 from graphmsda.engine.optim import learning_rate
 from graphmsda.engine.progress import progress_bar
 from graphmsda.engine.saving import Saver
+from graphmsda.engine.settings import INTERVAL as INTERVAL
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from graphmsda.errors import UserError
@@ -36,7 +37,7 @@ from graphmsda.methods import Method, Phase
 if TYPE_CHECKING:
     from graphmsda.run import Run
 
-INTERVAL = 50  # steps between two readings of the device: metrics, the guard against NaN, checkpoints
+UNKNOWN = -1.0  # a gradient's norm that was not measured
 
 
 def fit(
@@ -101,7 +102,6 @@ def train(training: Training, path: Path, saver: Saver, *, show: bool) -> None:
     """Take all steps that are left, writing metrics and checkpoints as they come."""
     settings, main = training.settings, parallel.rank() == 0
     metrics = folder.Metrics(path / folder.METRICS, training.step) if main else None
-    interval = min(INTERVAL, settings.steps_per_epoch)
     tally = Tally()
     step = stepper(training, lambda: take_step(training, tally))
     good, saved, begin = training.snapshot(), time.monotonic(), time.monotonic()
@@ -114,7 +114,7 @@ def train(training: Training, path: Path, saver: Saver, *, show: bool) -> None:
             training.step += 1
             tell(training.step)
             last = training.step == settings.steps
-            due = training.step % interval == 0 or last
+            due = settings.is_read(training.step)
             # Alone, a run can stop after any step; several processes must agree on one.
             stop = stopped() if parallel.world_size() == 1 else due and parallel.any_process(stopped(), training.device)
             if not (due or stop):
@@ -144,7 +144,7 @@ def take_step(training: Training, tally: Tally) -> None:
     All of this happens on the device: no value is read, no shape depends on one.
     """
     method, descent = training.method, training.descent
-    tally._step.clear()  # an attempt to compile or capture that failed between two phases left its first there
+    tally.begin_step()
     batch, now = training.batch()
     training.optimiser.param_groups[0]["lr"].copy_(now.rate)
     for phase in method.phases(batch):
@@ -152,7 +152,7 @@ def take_step(training: Training, tally: Tally) -> None:
         parameters = [p for p in updated_parameters(method, phase.updates) if p.requires_grad]
         gradients = torch.autograd.grad(loss, descent.leaves(parameters), allow_unused=True)
         parallel.average_gradients(gradients)
-        tally.add(phase, descent.step(parameters, gradients))
+        tally.add(phase, descent.step(parameters, gradients, measured=training.measured))
     tally.end_step()
 
 
@@ -169,33 +169,43 @@ class Tally:
 
     def __init__(self) -> None:
         self._step: dict[str, list[Tensor]] = {}
+        self._norms: list[Tensor] = []
         self._names: dict[str, int] = {}  # with how many phases of a step give each
-        self._sums: Tensor | None = None
+        self._sums = self._gradient = torch.empty(0)
 
-    def add(self, phase: Phase, norm: Tensor) -> None:
-        """Take in one phase: its terms, what it shows and its gradients' norm."""
-        for name, value in {**(phase.shown or {}), **phase.terms, "gradient": norm}.items():
+    def add(self, phase: Phase, norm: Tensor | None) -> None:
+        """Take in one phase: its terms, what it shows and, where that was measured, its gradients' norm."""
+        for name, value in {**(phase.shown or {}), **phase.terms}.items():
             self._step.setdefault(name, []).append(value.detach())
+        self._norms += [] if norm is None else [norm]
+
+    def begin_step(self) -> None:
+        """Forget what a step that broke off has left."""
+        self._step, self._norms = {}, []
 
     def end_step(self) -> None:
-        """Add the step's values to the sums; the last of these counts steps."""
+        """Add the step's values to the sums, the last of which counts steps, and keep the newest norm."""
         several = [found[0] if len(found) == 1 else torch.stack(found).sum() for found in self._step.values()]
         values = torch.stack([value.float() for value in several])
         values = torch.cat([values, torch.ones_like(values[:1])])
-        if self._sums is None:
+        if not self._names:
             self._names = {name: len(found) for name, found in self._step.items()}
-            self._sums = torch.zeros_like(values)
+            self._sums, self._gradient = torch.zeros_like(values), torch.full_like(values[0], UNKNOWN)
         self._sums += values
-        self._step = {}
+        if self._norms:
+            self._gradient.copy_(torch.stack(self._norms).mean())
+        self.begin_step()
 
     def read(self) -> dict[str, float]:
-        """Return the means since the last reading, and whether everything was finite."""
-        if self._sums is None:
+        """Return the terms' means since the last reading, the last norm, and whether all of it was finite."""
+        if not self._names:
             return {"finite": 1.0}
-        *sums, steps = self._sums.tolist()
+        *sums, steps, norm = torch.cat([self._sums, self._gradient[None]]).tolist()
         self._sums.zero_()
+        self._gradient.fill_(UNKNOWN)
         row = {name: total / (count * steps) for (name, count), total in zip(self._names.items(), sums, strict=True)}
-        return row | {"finite": float(all(map(math.isfinite, sums)))}
+        row |= {} if norm == UNKNOWN else {"gradient": norm}
+        return row | {"finite": float(all(map(math.isfinite, row.values())))}
 
 
 @torch.no_grad()

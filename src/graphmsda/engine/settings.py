@@ -18,6 +18,8 @@ from graphmsda.errors import UserError
 from graphmsda.methods import complete_parameters
 from graphmsda.weights import default_weights
 
+INTERVAL = 50  # steps between two readings of the device: metrics, the guard against NaN, checkpoints
+
 
 def option(default: Any, text: str, *choices: str) -> Any:
     """Declare a setting with its help text and, where there are few, its choices."""
@@ -120,6 +122,10 @@ class Settings:
     def steps(self) -> int:
         """Steps of the whole run, once resolved."""
         return self.epochs * self.steps_per_epoch
+
+    def is_read(self, step: int) -> bool:
+        """Whether the device is read after so many steps."""
+        return step % min(INTERVAL, self.steps_per_epoch) == 0 or step == self.steps
 
 
 # What may differ between a run and its resumption without changing what it becomes.

@@ -45,6 +45,7 @@ class Training:
         self.optimiser = self.descent.optimiser
         self.average = AveragedState(self.method) if settings.average else None
         self._averaged = 0
+        self.measured = False  # whether the current step measures its gradients: the last before a reading does
         samples = [*(source.x for source in task.sources), task.target.x]
         streams = [
             Stream(len(x), settings.batch_size, seed_of(settings.seed, STREAM, number))
@@ -66,6 +67,7 @@ class Training:
 
     def prepare(self) -> None:
         """Do the host's part of the current step: random numbers, tables, averages, samples that have to be fetched."""
+        self.measured = self.settings.is_read(self.step + 1)
         if self.step % EVERY == 0:
             self.take_average()
         torch.manual_seed(seed_of(self.settings.seed, STEP, self.step, parallel.rank()))
