@@ -88,7 +88,8 @@ class DomainBatchNorm(nn.Module):
         if self.training and torch.compiler.is_compiling() and layout.even:
             return self.forward_even(x)  # a compiler fuses its sums and products; without one it is the slower form
         chunks = torch.split(x, list(layout.sizes))
-        return torch.cat([self._chunk(c, d) for c, d in zip(chunks, layout.domains, strict=True)])
+        parts = [self._chunk(c, d) for c, d in zip(chunks, layout.domains, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def forward_even(self, x: Tensor) -> Tensor:
         """Same for neighbouring domains with equally many samples, as operations on all domains at once."""
