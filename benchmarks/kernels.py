@@ -19,14 +19,14 @@ Kernels = list[tuple[str, float, float]]
 
 # The first rule that a kernel's name meets says what it does. Compiled kernels are named after what they fuse.
 RULES = (
-    ("optimiser and average", r"adam|sgd|multi_tensor|lerp|foreach|addcdiv|^triton_for_"),
+    ("optimiser and combined", r"adam|sgd|multi_tensor|lerp|foreach|addcdiv|^triton_for_|^triton_\w{3}_fused_\d+$"),
     ("norm and pooling", r"^_pool|^_sum_over_windows|^_spread|norm|pool|bn_|var_mean|threshold_backward"),
     ("copies", r"memcpy|memset|direct_copy|indexselect|index_select|^triton_\w+_fused_(_to_copy|copy_|clone|_)+\d*$"),
     ("convolution", r"^(?!triton_).*(conv|implicit|fprop|dgrad|wgrad|cudnn|nhwc|nchw)"),
     ("matrix product", r"gemm|nvjet|cutlass|gemv|splitk"),
 )
 REST = "graph and losses"
-GROUPS = ("convolution", "matrix product", "norm and pooling", "optimiser and average", REST, "copies")
+GROUPS = ("convolution", "matrix product", "norm and pooling", "optimiser and combined", REST, "copies")
 
 
 def profile(step: Callable[[], Any], steps: int) -> Kernels:

@@ -169,7 +169,7 @@ def test_kernels_are_added_up_and_grouped() -> None:
     assert found[0] == ("FusedAdam", 3.0, 1.0)
     told = kernels.described(found)
     assert told["kernels a step"] == 2
-    assert told["groups"]["optimiser and average"] == 3.0
+    assert told["groups"]["optimiser and combined"] == 3.0
     assert told["groups"]["convolution"] == told["groups"]["copies"] == 1.5
     assert kernels.group("_sum_over_prototypes") == kernels.REST
     assert kernels.group("triton_poi_fused__to_copy_4") == "copies"

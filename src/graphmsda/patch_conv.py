@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-TRITON = find_spec("triton") is not None  # looked for, not imported: that takes long, and only GPUs need it
+from graphmsda.triton_support import TRITON
+
 ALIGNED = 8  # numbers of 16 bits that a GPU reads at once
 PIECES = 64  # into which the long sum of a weight's gradient is cut: one product would run on few processors
 

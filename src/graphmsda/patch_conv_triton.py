@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphmsda.graphs.gather_triton import USABLE as USABLE  # whether Triton can build kernels here
+from graphmsda.triton_support import usable
 
+USABLE = usable()  # asked once, on import
 BLOCK, WARPS = 2048, 4  # 16 numbers to each thread: two stores of 16 bytes, and all loads before them
 
 

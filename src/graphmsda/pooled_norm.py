@@ -6,7 +6,6 @@ quarter of it.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ from torch import Tensor, nn
 
 from graphmsda.norm import DomainBatchNorm
 from graphmsda.parallel import world_size
+from graphmsda.triton_support import TRITON
 
-TRITON = find_spec("triton") is not None  # looked for, not imported: that takes long, and only GPUs need it
 LARGEST = 2**31  # numbers of one image, within which kernels count in 32 bits
 
 

@@ -12,8 +12,10 @@ import torch
 import triton
 from torch import Tensor
 
-from graphmsda.graphs.gather_triton import USABLE as USABLE  # whether Triton can build kernels here
 from graphmsda.pooled_norm_kernels import _pool, _spread, _sum_over_windows
+from graphmsda.triton_support import usable
+
+USABLE = usable()  # asked once, on import
 
 # A program holds so many windows x channels and has so many warps. Eight numbers to a thread are 16 bytes of bfloat16,
 # the most that one instruction loads; fewer leave registers for more programs at a time. Tiles are wide enough in

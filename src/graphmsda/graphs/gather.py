@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphmsda.triton_support import TRITON
+
 ELEMENTS = 2**25  # of the largest temporary: 128 MiB in float32
 CACHED = 2**20  # numbers that a CPU's last cache holds, with room for others
-TRITON = find_spec("triton") is not None  # looked for, not imported: that takes long, and only GPUs need it
 
 
 def gather(

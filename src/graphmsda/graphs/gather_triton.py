@@ -18,8 +18,6 @@ gives the same bits.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +25,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from graphmsda.triton_support import usable
 
 # A program of 4 warps holds tiles of ROWS x COLUMNS numbers in registers, 8 to a thread. Their size is fixed, since
 # trying several would delay the start of every run. COLUMNS is below the number of threads: Triton then loads a vector
@@ -41,15 +41,7 @@ PROGRAMS = 1024
 SHORTEST = 64
 ALIGNED = 16  # numbers: where each row begins at a multiple of it, four can be read at a time
 
-
-def _usable() -> bool:
-    """Whether Triton can build kernels here: it needs a C compiler and compute capability 7."""
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    gpus = range(torch.cuda.device_count())
-    return compiler is not None and all(torch.cuda.get_device_capability(gpu) >= (7, 0) for gpu in gpus)
-
-
-USABLE = _usable()  # asked once, on import, because `torch.compile` cannot trace the question
+USABLE = usable()  # asked once, on import
 
 COUNTS = ["queries", "prototypes", "part"]  # not to be compiled for anew when they change; rows of h are to be aligned
 
