@@ -1,6 +1,6 @@
 """The patches of pictures, written by a GPU kernel of their own.
 
-A compiler puts this copy, the largest of a step, into one kernel with much smaller ones, which doubles its time.
+A compiler puts this copy, the largest of a step, into one kernel with much smaller ones, which nearly doubles its time.
 """
 
 # Triton has no types, and a kernel's arguments get theirs when it is launched.

@@ -186,6 +186,7 @@ def test_neither_does_one_of_a_preset(preset: tuple[str, str], optimiser: str) -
         with NoReading():
             take_step(training, tally)
         training.step += 1
+    assert tally.read()["finite"] == 1
 
 
 @pytest.mark.parametrize(

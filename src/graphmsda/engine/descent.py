@@ -1,7 +1,7 @@
 """From gradients to new weights: operation by operation, or as one pass over all of them.
 
 The weights of a network like 3conv-2fc are 126 MB; a step reads and writes them and two moments of their size. On a GPU
-these bytes are a quarter of a step's time, so they should move once.
+these bytes are a seventh of a step's time, so they should move once.
 """
 
 from __future__ import annotations
