@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from graphmsda.errors import UserError
-from graphmsda.files import read_tensors, replacing, write_tensors, write_text
+from graphmsda.files import _KINDS, read_tensors, replacing, write_tensors, write_text
 
 
 @contextmanager
@@ -144,6 +145,23 @@ def test_tensors_come_back_as_they_went(tmp_path: Path) -> None:
         assert torch.equal(read[key], tensor.detach()), key
     write_tensors(path, {})
     assert read_tensors(path) == ({}, {})
+
+
+def test_tensors_are_written_as_others_read_them(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save
+
+    tensors = {f"{kind}/{size}": torch.ones(size).to(kind) for kind in _KINDS for size in (0, 1, 3)}
+    write_tensors(tmp_path / "a.safetensors", tensors)
+    read = load_file(tmp_path / "a.safetensors")
+    assert read.keys() == tensors.keys()
+    assert all(read[name].dtype == tensor.dtype and torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    content = (tmp_path / "a.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    assert length % 8 == 0
+    for name, entry in json.loads(content[8 : 8 + length]).items():
+        if name != "__metadata__":
+            assert entry["data_offsets"][0] % tensors[name].dtype.itemsize == 0
+    assert len(content) - length == len(save(tensors)) - int.from_bytes(save(tensors)[:8], "little")
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "missing", "header"])

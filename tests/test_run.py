@@ -71,6 +71,26 @@ def test_files_arrays_and_tensors_give_the_same(run: Run, tmp_path: Path) -> Non
     assert run.predict(tmp_path / "new.npz").items[-1] == "new.npz[11]"
 
 
+def test_the_layout_of_an_array_makes_no_difference(run: Run, tmp_path: Path) -> None:
+    x = image_task(seed=5).target.x
+    last = x.permute(0, 2, 3, 1).contiguous().numpy()
+    before = last.copy()
+    expected = run.evaluate(EvalSet("as trained on", x, torch.zeros(len(x), dtype=torch.int64)))
+    np.save(tmp_path / "x.npy", last)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    first = run.predict(x)
+    for data in (last, np.asfortranarray(last), last[:, :, ::-1][:, :, ::-1], mapped, torch.from_numpy(last)):
+        found = run.predict(data)
+        torch.testing.assert_close(found.probabilities, first.probabilities, rtol=1e-6, atol=1e-7)
+        assert (found.labels, found.nearest_source) == (first.labels, first.nearest_source)
+        assert found.items == [f"array[{row}]" for row in range(len(x))]
+    assert [first.labels.count(name) for name in CLASSES] == expected.confusion[0]
+    np.testing.assert_array_equal(last, before)
+    grey = last[..., 0]
+    colour = np.repeat(grey[..., None], 3, axis=3)
+    torch.testing.assert_close(run.predict(grey).probabilities, run.predict(colour).probabilities)
+
+
 def test_the_order_is_that_of_the_request(run: Run, tmp_path: Path) -> None:
     x = image_task(seed=5).target.x[:4]
     a, b = save_images(tmp_path / "a", x[:2]), save_images(tmp_path / "b", x[2:])
@@ -148,14 +168,14 @@ def test_a_stream_reads_one_chunk_ahead(run: Run, tmp_path: Path, monkeypatch: p
 
 
 def test_what_goes_wrong_in_a_chunk_is_told_in_its_turn(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = ArrayListing.read
+    read = ArrayListing.read_in_place
 
-    def failing(self: ArrayListing, indices: Sequence[int], image_size: int | None) -> Decoded:
-        if 10 in indices:
+    def failing(self: ArrayListing, rows: range, image_size: int | None) -> Decoded:
+        if 10 in rows:
             raise UserError("the disk is gone")
-        return read(self, indices, image_size)
+        return read(self, rows, image_size)
 
-    monkeypatch.setattr(ArrayListing, "read", failing)
+    monkeypatch.setattr(ArrayListing, "read_in_place", failing)
     chunks_of(5, monkeypatch)
     stream = run.stream(image_task(seed=5).target.x)
     assert [len(next(stream)), len(next(stream))] == [5, 5]
@@ -440,6 +460,12 @@ def test_history_and_what_is_known(run: Run) -> None:
     assert run.about["steps"] == 6
     assert run.about["settings"]["batch_size"] == 6
     assert not run.method.training
+
+
+def test_convolutions_of_a_loaded_run_have_their_channels_last(run: Run) -> None:
+    weights = [weight for weight in Run.load(run.path, device="cpu").method.parameters() if weight.ndim == 4]
+    assert weights
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
 
 
 def test_not_a_run(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import Tensor
 
-from graphmsda.streaming import MOST, chunk_size, one_behind, overlap, pieces, to_host
+from graphmsda.streaming import MOST, chunk_size, one_behind, overlap, pieces, to_device, to_host
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
 def test_results_come_in_order() -> None:
@@ -82,6 +84,46 @@ def test_copies_on_the_host() -> None:
     found = to_host(a, b)()
     assert torch.equal(found[0], a)
     assert torch.equal(found[1], b)
+
+
+def test_to_the_cpu_nothing_is_copied() -> None:
+    x = torch.arange(6)
+    assert to_device(x, CPU)() is x
+
+
+@gpu
+def test_copies_on_a_gpu_are_as_on_the_host_whatever_their_layout() -> None:
+    x = torch.randint(0, 256, (5, 4, 6, 3), dtype=torch.uint8)
+    for given in (x, x.permute(0, 3, 1, 2), x[:, 1:3], x[..., :1].expand(-1, -1, -1, 3), x.pin_memory(), x.to(GPU)):
+        found = to_device(given, GPU)()
+        assert found.is_cuda
+        assert torch.equal(found.cpu(), given.cpu())
+    assert to_device(x.permute(0, 3, 1, 2), GPU)().is_contiguous(memory_format=torch.channels_last)
+
+
+@gpu
+def test_work_on_a_gpu_sees_the_chunk_it_is_meant_to() -> None:
+    """Each chunk's memory is taken again for a later one, on the host and on the GPU: neither too early."""
+    count, size = 40, 2**22
+
+    def work(arrived: Callable[[], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
+        x = arrived()
+        torch.cuda._sleep(2_000_000)  # the copies of the next chunks overtake this one's work
+        return to_host(x.amin(), x.amax())
+
+    begun = overlap(lambda n: to_device(torch.full((size,), n, dtype=torch.uint8), GPU), work, range(count))
+    found = [(int(low), int(high)) for low, high in (finished() for finished in one_behind(begun))]
+    assert found == [(n, n) for n in range(count)]
+
+
+@gpu
+def test_chunks_take_no_new_memory_of_a_gpu_in_the_long_run() -> None:
+    taken = []
+    for _ in range(6):
+        work = overlap(lambda n: to_device(torch.zeros(2**20), GPU), lambda arrived: float(arrived().sum()), range(4))
+        assert list(work) == [0.0] * 4
+        taken.append(torch.cuda.memory_reserved())
+    assert taken[-1] == taken[1]
 
 
 @pytest.mark.parametrize("shape", [(1,), (5,), (100_000,), (3, 8, 8), (3, 32, 32), (3, 224, 224), (3, 1024, 768)])

@@ -50,7 +50,13 @@ class Backbone(nn.Module):
         return torch.autocast(self.mean.device.type, self.mixed) if self.mixed is not None else nullcontext()
 
     def forward(
-        self, x: Tensor, sizes: Sequence[int], domains: Sequence[int], totals: Sequence[int] | None = None
+        self,
+        x: Tensor,
+        sizes: Sequence[int],
+        domains: Sequence[int],
+        totals: Sequence[int] | None = None,
+        *,
+        certain: bool = False,
     ) -> Tensor:
         """Embed samples that lie chunk by chunk, one domain a chunk: ``(N, ...) -> (N, d)``.
 
@@ -59,7 +65,9 @@ class Backbone(nn.Module):
             sizes: Rows of each chunk.
             domains: Domain of each chunk.
             totals: Rows of each chunk over all processes, where there are several.
+            certain: Whether dropout leaves everything in, in training too.
         """
+        self.layout.certain = certain
         self.layout.sizes, self.layout.domains = tuple(sizes), tuple(domains)
         self.layout.totals = tuple(sizes if totals is None else totals)
         wide = self.mean.dtype

@@ -62,22 +62,20 @@ def build_parser() -> Parser:
     demo.set_defaults(command=command_demo, resumes=True)
 
     fit = commands.add_parser("fit", help="train a model on labelled sources and an unlabelled target")
-    data = fit.add_argument_group("data")
-    data.add_argument(
-        "--sources", nargs="+", metavar="PATH",
-        help="labelled domains: class/image folders, archives of them, list files, .npz, .mat, .parquet or .csv",
-    )  # fmt: skip
-    data.add_argument("--target", metavar="PATH", help="unlabelled samples; class folders and labels are not looked at")
-    data.add_argument(
-        "--task", metavar="NAME", help="a benchmark and its target instead, e.g. digits-five:mm, demo:neon"
-    )
-    add_reading(data, *READING)
-    fit.add_argument("--config", type=Path, metavar="FILE", help="a run's config.yaml to take data and settings from")
     fit.add_argument("--out", type=Path, required=True, metavar="DIR", help="run directory; the same one resumes")
     fit.add_argument("--extend", action="store_true", help="go on to more epochs than the run was begun with")
-    fit.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="hyper-parameters of the method")
-    add_settings(fit.add_argument_group("training"))
+    add_training(fit)
     fit.set_defaults(command=command_fit, resumes=True)
+
+    tune = commands.add_parser("tune", help="choose hyper-parameters without target labels: sources play the target")
+    grid = "values to compare of a hyper-parameter or training setting; several --param make a grid"
+    tune.add_argument("--param", nargs="+", action="append", default=[], metavar=("NAME", "VALUE"), help=grid)
+    tune.add_argument("--players", nargs="+", metavar="NAME", help="sources that play the target (default: all)")
+    tune.add_argument("--seeds", nargs="+", type=int, metavar="N", help="average over these seeds (default: 0)")
+    tune.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
+    tune.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs; the same one resumes")
+    add_training(tune, without=("seed", "devices", "nodes"))
+    tune.set_defaults(command=command_tune, resumes=True)
 
     evaluate = commands.add_parser("evaluate", help="compare a model's predictions with labels")
     evaluate.add_argument("run", type=Path, help="run directory")
@@ -105,13 +103,30 @@ def build_parser() -> Parser:
     return parser
 
 
-def add_settings(group: Any) -> None:
-    """Add a flag for each field of `Settings`."""
+def add_training(parser: Parser, without: Sequence[str] = ()) -> None:
+    """Add the flags that say what to train on and how, but for some settings."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a recipe or config.yaml with data and settings")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="hyper-parameters of the method")
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--sources", nargs="+", metavar="PATH",
+        help="labelled domains: class/image folders, archives of them, list files, .npz, .mat, .parquet or .csv",
+    )  # fmt: skip
+    data.add_argument("--target", metavar="PATH", help="unlabelled samples; class folders and labels are not looked at")
+    data.add_argument(
+        "--task", metavar="NAME", help="a benchmark and its target instead, e.g. digits-five:mm, demo:neon"
+    )
+    add_reading(data, *READING)
+    add_settings(parser.add_argument_group("training"), without)
+
+
+def add_settings(group: Any, without: Sequence[str] = ()) -> None:
+    """Add a flag for each field of `Settings`, but for some."""
     from graphmsda.engine.settings import Settings
 
     kinds = typing.get_type_hints(Settings)
     for field in dataclasses.fields(Settings):
-        if not field.metadata:
+        if not field.metadata or field.name in without:
             continue
         kind = kinds[field.name]
         if isinstance(kind, types.UnionType):
@@ -130,8 +145,6 @@ def add_settings(group: Any) -> None:
 
 def given_settings(given: argparse.Namespace) -> dict[str, Any]:
     """Return the settings typed on the command line, hyper-parameters included."""
-    import yaml
-
     from graphmsda.engine.settings import Settings, read_recipe
 
     recipe = {} if given.config is None else read_recipe(given.config)[1]
@@ -143,26 +156,44 @@ def given_settings(given: argparse.Namespace) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"--set {pair}: there is no '='; give NAME=VALUE, for example lambda_1=5")
-        try:
-            parameters[name] = yaml.safe_load(value)
-            # YAML reads 1e-3 as text; people mean the number.
-            parameters[name] = float(value) if isinstance(parameters[name], str) else parameters[name]
-        except (ValueError, yaml.YAMLError):
-            parameters[name] = value
+        parameters[name] = read_value(value)
     return recipe | typed | {"parameters": parameters}
+
+
+def read_value(text: str) -> Any:
+    """Return the number, truth value or text that was typed.
+
+    >>> read_value("1e-3"), read_value("true"), read_value("log")
+    (0.001, True, 'log')
+    """
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+        return float(text) if isinstance(value, str) else value  # YAML reads 1e-3 as text; people mean the number
+    except (ValueError, yaml.YAMLError):
+        return text
+
+
+def take_recipe_data(given: argparse.Namespace) -> None:
+    """Put what the recipe says of data where the command line says nothing of them."""
+    if given.config is not None and not (given.task or given.sources or given.target):
+        for name, value in recipe_data(given.config).items():
+            if getattr(given, name) is None:
+                setattr(given, name, value)
 
 
 def command_fit(given: argparse.Namespace) -> None:
     """Train, and say where the model lies and what to type next."""
     from graphmsda.data.named import find_task
     from graphmsda.data.task import load_task_report
+    from graphmsda.engine.accelerate import begin_early
     from graphmsda.engine.fit import fit
+    from graphmsda.engine.settings import Settings
 
-    if given.config is not None and not (given.task or given.sources or given.target):
-        for name, value in recipe_data(given.config).items():
-            if getattr(given, name) is None:
-                setattr(given, name, value)
+    take_recipe_data(given)
     settings = given_settings(given)
+    begin_early(Settings(**settings))
     reading = {name: getattr(given, name) for name in READING if getattr(given, name) is not None}
     origin: dict[str, Any] = {"reading": {name: str(v) if isinstance(v, Path) else v for name, v in reading.items()}}
     root, variant = reading.pop("data_root", None), reading.pop("variant", None)
@@ -200,6 +231,16 @@ def command_fit(given: argparse.Namespace) -> None:
     if named is None:
         print(f"  graphmsda evaluate {given.out} --data LABELLED-FOLDER")
     print(f"  graphmsda predict {given.out} NEW-IMAGES --out predictions.csv")
+
+
+def command_tune(given: argparse.Namespace) -> None:
+    """Compare settings with each source playing the target."""
+    from graphmsda.tune import run_command
+    from graphmsda.tuning.grid import read_parameters
+
+    take_recipe_data(given)
+    settings = given_settings(given)
+    run_command(given, read_parameters(settings.get("method", "mrf"), given.param, read_value), settings)
 
 
 def command_evaluate(given: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -144,8 +145,10 @@ class Task:
         >>> a.fingerprint() == a.fingerprint(), a.fingerprint() == b.fingerprint()
         (True, False)
         """
-        contents = [content for source in self.sources for content in (_digest(source.x), _digest(source.y))]
-        about = repr((self.domains, self.classes, contents, _digest(self.target.x)))
+        parts = [part for source in self.sources for part in (source.x, source.y)]
+        with ThreadPoolExecutor() as threads:  # hashing lets other threads run
+            *contents, target = threads.map(_digest, [*parts, self.target.x])
+        about = repr((self.domains, self.classes, contents, target))
         return hashlib.blake2b(about.encode(), digest_size=12).hexdigest()
 
 
@@ -167,12 +170,14 @@ class Batch:
         progress: How much of the training is done, 0 to 1, a 0-dim tensor that drives ramps and schedules.
         seed: What random numbers that all processes of a run must share are made of (`graphmsda.graphs.draws`), the
             same for every repeat of the step, int64, a 0-dim tensor.
+        strong: The same target samples changed much more, for methods that declare `views`.
     """
 
     sources: tuple[Labelled, ...]
     target: Tensor
     progress: Tensor
     seed: Tensor
+    strong: Tensor | None = None
 
 
 def _digest(x: Samples) -> str:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from graphmsda.parallel import all_sum, world_size
 
+NOWHERE = -1  # domain of a chunk that is normalised by its own statistics and leaves no trace in running ones
+
 
 @dataclass
 class Layout:
@@ -18,20 +20,31 @@ class Layout:
 
     Attributes:
         sizes: Rows of each chunk on this process.
-        domains: Domain of each chunk.
+        domains: Domain of each chunk, or `NOWHERE`.
         totals: Rows of each chunk over all processes.
+        certain: Whether dropout leaves everything in.
     """
 
     sizes: tuple[int, ...] = ()
     domains: tuple[int, ...] = ()
     totals: tuple[int, ...] = ()
+    certain: bool = False
 
     @property
     def even(self) -> bool:
-        """Whether the chunks are equally large, of two samples or more, and of domains that follow each other."""
+        """Whether the chunks are equally large, of two samples or more, and of domains that follow each other.
+
+        Chunks of no domain may come last.
+        """
+        follow = tuple(range(self.kept.start, self.kept.stop))
+        rest = (NOWHERE,) * (len(self.domains) - len(follow))
+        return self.domains == follow + rest and len(set(self.sizes)) == 1 and self.sizes[0] > 1
+
+    @property
+    def kept(self) -> slice:
+        """The domains whose running statistics change, where the chunks are `even`."""
         first = self.domains[0] if self.domains else 0
-        follow = self.domains == tuple(range(first, first + len(self.domains)))
-        return follow and len(set(self.sizes)) == 1 and self.sizes[0] > 1
+        return slice(first, first + len([domain for domain in self.domains if domain != NOWHERE]))
 
 
 class DomainBatchNorm(nn.Module):
@@ -112,16 +125,18 @@ class DomainBatchNorm(nn.Module):
             mean = means.mean(1)
             var = (within + (means - mean[:, None]).square()).mean(1)
         size = chunks[0, :, 0].numel()
-        first = self.layout.domains[0]
-        now = slice(first, first + len(chunks))
-        self.running_mean[now].lerp_(mean, self.momentum)
-        self.running_var[now].lerp_(var * (size / (size - 1)), self.momentum)
+        now = self.layout.kept
+        kept = now.stop - now.start
+        self.running_mean[now].lerp_(mean[:kept], self.momentum)
+        self.running_var[now].lerp_(var[:kept] * (size / (size - 1)), self.momentum)
         self._counted(now)
         return mean, torch.rsqrt(var + self.eps)
 
     def _chunk(self, x: Tensor, domain: int) -> Tensor:
         if not self.training or len(x) < 2:
             return F.batch_norm(x, *self.statistics(domain), self.weight, self.bias, eps=self.eps)
+        if domain == NOWHERE:
+            return F.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
         self._counted(domain)
         return F.batch_norm(
             x,
@@ -159,6 +174,8 @@ class DomainBatchNorm(nn.Module):
                 continue
             scale = torch.rsqrt(var[i] + self.eps) * self.weight
             parts.append(centred[i] * scale.view(shape) + self.bias.view(shape))
+            if domain == NOWHERE:
+                continue
             with torch.no_grad():
                 count = total * pixels
                 self.running_mean[domain].lerp_(mean[i], self.momentum)
@@ -207,11 +224,26 @@ def _along(values: Tensor, x: Tensor) -> Tensor:
     return values.view(len(values), 1, -1, *(1 for _ in range(x.ndim - 3)))
 
 
+class LaidOutDropout(nn.Dropout):
+    """Dropout that does nothing where the layout says `certain`: how a network teaches."""
+
+    def __init__(self, p: float, layout: Layout) -> None:
+        super().__init__(p)
+        self.layout = layout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop, or not."""
+        return x if self.layout.certain else super().forward(x)
+
+
 def convert_norms(module: nn.Module, domains: int, layout: Layout) -> nn.Module:
     """Replace every ``BatchNorm1d``/``BatchNorm2d`` below `module` by a `DomainBatchNorm` with its affine parameters.
 
-    Running statistics of a pretrained norm become what is used before any domain has been seen.
+    Running statistics of a pretrained norm become what is used before any domain has been seen. Dropout becomes one
+    that hears the layout, too.
     """
+    if type(module) is nn.Dropout:
+        return LaidOutDropout(module.p, layout)
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         norm = DomainBatchNorm(
             module.num_features,

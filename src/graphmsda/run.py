@@ -68,6 +68,7 @@ class Run:
                 "copy both files from the same run"
             ) from error
         method.to(place).eval()
+        method.backbone.body.to(memory_format=torch.channels_last)  # the file does not keep it
         return cls(path, method, about | {"data": config["data"], "settings": config["settings"]}, place)
 
     def history(self) -> list[dict[str, Any]]:
@@ -82,16 +83,20 @@ class Run:
             format: What lies at the paths, where these do not tell.
             root: Folder to which the paths of list files relate.
         """
-        parts = list(self.stream(data, format=format, root=root))
-        return Predictions(
-            [item for part in parts for item in part.items],
-            [label for part in parts for label in part.labels],
-            torch.cat([torch.empty(0, len(self.classes)), *(part.probabilities for part in parts)]),
-            [source for part in parts for source in part.nearest_source],
-            [error for part in parts for error in part.errors],
-            self.classes,
-            tuple(dict.fromkeys(note for part in parts for note in part.notes)),
-        )
+        items: list[str] = []
+        labels: list[str | None] = []
+        nearest: list[str | None] = []
+        errors: list[str | None] = []
+        probabilities = [torch.empty(0, len(self.classes))]
+        notes: dict[str, None] = {}
+        for part in self.stream(data, format=format, root=root):  # joined as they come: a GPU is at work meanwhile
+            items += part.items
+            labels += part.labels
+            nearest += part.nearest_source
+            errors += part.errors
+            probabilities.append(part.probabilities)
+            notes |= dict.fromkeys(part.notes)
+        return Predictions(items, labels, torch.cat(probabilities), nearest, errors, self.classes, tuple(notes))
 
     def stream(self, data: Inputs, *, format: str | None = None, root: Path | None = None) -> Iterator[Predictions]:
         """Predict the same, a chunk at a time: memory does not grow with the number of samples."""
@@ -195,8 +200,12 @@ class Run:
             return self.method.predictor()
 
     def _reader(self, listing: Listing) -> Callable[[range], Decoded]:
+        from graphmsda.data.readers.arrays import ArrayListing
+
+        read_some = listing.read_in_place if isinstance(listing, ArrayListing) else listing.read
+
         def read(rows: range) -> Decoded:
-            decoded = listing.read(rows, self.image_size)
+            decoded = read_some(rows, self.image_size)
             if decoded.kept:
                 self._check_shape(str(listing.origin), decoded.x.shape[1:])
             return decoded
@@ -209,13 +218,14 @@ class Run:
         return answer(self.method, self._predictor, self.device, read, parts, domain)
 
     def _stream_listing(self, listing: Listing) -> Iterator[Predictions]:
-        notes = listing.notes
-        names: list[str] = []
+        import numpy as np
+
+        notes, names_of = listing.notes, _namer(listing)
+        classes, domains = (np.array(names, dtype=object) for names in (self.classes, self.domains))
         for part in self._answers(self._reader(listing), len(listing), -1):
-            names = names or listing.item_names  # only here: a GPU is at work by now
             probabilities, count = part.probabilities, len(part.rows)
-            labels: list[str | None] = [self.classes[k] for k in part.best.tolist()]
-            nearest: list[str | None] = [self.domains[m] for m in part.nearest.tolist()]
+            labels: list[str | None] = classes[part.best.numpy()].tolist()
+            nearest: list[str | None] = domains[part.nearest.numpy()].tolist()
             errors: list[str | None] = [None] * count
             if part.failures:
                 places = _places(part)
@@ -223,9 +233,23 @@ class Run:
                 labels, nearest = (_spread(values, part.kept, count) for values in (labels, nearest))
                 for place, reason in part.failures:
                     errors[place] = reason
-            items = names[part.rows.start : part.rows.stop]
-            yield Predictions(items, labels, probabilities, nearest, errors, self.classes, notes)
+            yield Predictions(names_of(part.rows), labels, probabilities, nearest, errors, self.classes, notes)
             notes = ()  # once is enough
+
+
+def _namer(listing: Listing) -> Callable[[range], list[str]]:
+    """Return what names the items of some rows; it names none before it is asked, when a GPU is at work."""
+    from graphmsda.data.readers.arrays import ArrayListing
+
+    if isinstance(listing, ArrayListing):
+        return listing.names_of
+    names: list[str] = []
+
+    def names_of(rows: range) -> list[str]:
+        names.extend(() if names else listing.item_names)
+        return names[rows.start : rows.stop]
+
+    return names_of
 
 
 def _all_kept(x: Tensor) -> Decoded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
@@ -61,26 +62,26 @@ def answer(
         parts: The rows to take at a time.
         domain: The domain whose batch statistics read the samples.
     """
-    cuda = device.type == "cuda"
+    if device.type == "cuda" and device.index is None:  # "cuda" may mean another one to the thread that reads
+        device = torch.device("cuda", torch.cuda.current_device())
 
-    def fetch(rows: range) -> tuple[range, Decoded, Tensor]:
+    def fetch(rows: range) -> tuple[range, Decoded, Callable[[], Tensor] | None]:
         decoded = read(rows)
-        x = decoded.x
-        return rows, decoded, x.pin_memory() if cuda and not x.is_cuda and decoded.kept else x
+        return rows, decoded, to_device(decoded.x, device) if decoded.kept else None
 
-    def work(fetched: tuple[range, Decoded, Tensor]) -> Callable[[], Answers]:
-        rows, decoded, x = fetched
+    def work(fetched: tuple[range, Decoded, Callable[[], Tensor] | None]) -> Callable[[], Answers]:
+        rows, decoded, arrived = fetched
         kept, failures = decoded.kept, decoded.failures  # all that the result is to hold of it
-        if not kept:
+        if arrived is None:
             nothing = torch.empty(0, dtype=torch.int64)
             return lambda: Answers(rows, kept, failures, torch.empty(0, method.classes), nothing, nothing)
-        log_probabilities, scores = predictor(embed(method, x.to(device, non_blocking=cuda), domain))
+        log_probabilities, scores = predictor(embed(method, arrived(), domain))
         probabilities = log_probabilities.exp().float()
         copied = to_host(probabilities, probabilities.argmax(1), scores.argmax(1))
         return lambda: Answers(rows, kept, failures, *copied())
 
     begun = overlap(fetch, work, parts)
-    for answers in one_behind(begun) if cuda else begun:
+    for answers in one_behind(begun) if device.type == "cuda" else begun:
         yield answers()
 
 
@@ -139,6 +140,33 @@ def one_behind(results: Iterator[Result]) -> Iterator[Result]:
         if len(waiting) > 1:
             yield waiting.popleft()
     yield from waiting
+
+
+def to_device(x: Tensor, device: torch.device) -> Callable[[], Tensor]:
+    """Begin to copy samples to a device, and return a function that gives them to the thread that computes with them.
+
+    To a GPU they go as they lie, from pinned memory and on a stream of their own: during the work on those before.
+    """
+    if device.type != "cuda" or x.is_cuda:
+        return lambda: x.to(device)
+    pinned = x if x.is_pinned() else torch.empty_like(x, pin_memory=True).copy_(x)
+    stream = _copying(device)
+    with torch.cuda.stream(stream):
+        copy = pinned.to(device, non_blocking=True)
+        copied = stream.record_event()
+
+    def arrived() -> Tensor:
+        current = torch.cuda.current_stream(device)
+        current.wait_event(copied)
+        copy.record_stream(current)  # its memory is not given to the next copy before that work is done
+        return copy
+
+    return arrived
+
+
+@cache  # memory on a GPU is kept for the stream it was taken on, so another one each time would take it anew
+def _copying(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def to_host(*tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:

@@ -1,4 +1,4 @@
-"""Random views of training images: weak (moved a little) and strong (a RandAugment-type policy and cutout).
+"""Random views of training samples: weak (moved a little) and strong (a RandAugment-type policy and cutout).
 
 Images come as uint8 or as floats in [0, 1], shape ``(N, 3, H, W)``, and leave as they came; in between they are floats
 of 32 bits. Each image draws parameters of its own from the generator given, which lives on the images' device. Nothing
@@ -40,6 +40,7 @@ OPERATIONS: dict[str, float | None] = {
 }
 WEAK_SHIFT, WEAK_SCALE, WEAK_ROTATION = 0.125, 0.1, 5.0
 CUTOUT = 0.5  # of the side, at most
+CORRUPTED = 0.2  # of the entries of a feature vector
 BLOCK = 2**19  # numbers a CPU works on at a time: what its cache holds
 
 NUMBERS = "zero|one|two|three|four|five|six|seven|eight|nine|ten"
@@ -53,7 +54,7 @@ def views(x: Tensor, generator: torch.Generator, *, flip: bool, count: int = 3) 
 
 def weak(x: Tensor, generator: torch.Generator, *, flip: bool, magnitude: float = 1.0) -> Tensor:
     """Shift, resize and turn images a little, and mirror half of them if `flip` says that this keeps their class."""
-    return _apply(x, _weak_parameters(len(x), generator, flip, magnitude), flip)
+    return change(x, _weak_parameters(len(x), generator, flip, magnitude), flip)
 
 
 def strong(
@@ -69,7 +70,32 @@ def strong(
         magnitude: Largest strength, from 0 (nothing happens) to 1; more is possible.
         cutout: Largest side of the square, as a fraction of the image's.
     """
-    return _apply(x, _strong_parameters(len(x), generator, flip, count, magnitude, cutout), flip)
+    return change(x, _strong_parameters(len(x), generator, flip, count, magnitude, cutout), flip)
+
+
+def plan(share: Tensor | None, n: int, generator: torch.Generator, *, flip: bool) -> dict[str, Tensor]:
+    """Draw what `change` is to do to `n` images, each of which gets a strong view with a probability of its own.
+
+    Args:
+        share: These probabilities, ``(n,)``; None where all are zero, which takes far less work.
+        n: The number of images.
+        generator: Source of random numbers, on the images' device.
+        flip: Whether a mirrored image keeps its class.
+    """
+    if share is None:
+        return _weak_parameters(n, generator, flip, 1.0)
+    chosen = torch.rand(n, generator=generator, device=generator.device) < share
+    return _strong_parameters(n, generator, flip, 3, 1.0, CUTOUT, chosen)
+
+
+def corrupt(x: Tensor, generator: torch.Generator, share: float = CORRUPTED) -> Tensor:
+    """Return feature vectors with a share of their entries taken from other samples of the batch, ``(N, F)``.
+
+    The strong view of samples that are no images: each column keeps its own distribution, whatever its units (as in
+    SCARF; Bahri et al., ICLR 2022).
+    """
+    places = torch.rand(x.shape, generator=generator, device=generator.device)
+    return torch.where(places < share, x[places.sum(1).argsort()], x)
 
 
 def flips_make_sense(classes: Sequence[str]) -> bool:
@@ -103,13 +129,22 @@ def _weak_parameters(n: int, generator: torch.Generator, flip: bool, magnitude: 
 
 
 def _strong_parameters(
-    n: int, generator: torch.Generator, flip: bool, count: int, magnitude: float, cutout: float
+    n: int,
+    generator: torch.Generator,
+    flip: bool,
+    count: int,
+    magnitude: float,
+    cutout: float,
+    chosen: Tensor | None = None,
 ) -> dict[str, Tensor]:
     plan = _weak_parameters(n, generator, flip, magnitude)
     device = generator.device
     # The places of random numbers in their order are a random permutation: `count` of them fall below `count`.
     order = torch.rand(n, len(OPERATIONS), generator=generator, device=device).argsort(1).argsort(1)
-    drawn = dict(zip(OPERATIONS, (order < (count if magnitude else 0)).unbind(1), strict=True))
+    taken = order < (count if magnitude else 0)
+    if chosen is not None:
+        taken = taken & chosen[:, None]
+    drawn = dict(zip(OPERATIONS, taken.unbind(1), strict=True))
     strength = torch.rand(n, len(OPERATIONS), generator=generator, device=device)
     largest = {name: magnitude * (most or 0.0) for name, most in OPERATIONS.items()}
     # How far each operation goes: 0 for images that did not draw it.
@@ -137,12 +172,12 @@ def _strong_parameters(
         "blur": once["blur"],
         "centre_x": across,
         "centre_y": down,
-        "covered": side * cutout * magnitude,
+        "covered": side * cutout * magnitude * (1 if chosen is None else chosen),
     }
 
 
-def _apply(x: Tensor, plan: dict[str, Tensor], flip: bool) -> Tensor:
-    """Change images as planned: the whole batch at once, on a CPU in blocks that stay in its cache."""
+def change(x: Tensor, plan: dict[str, Tensor], flip: bool) -> Tensor:
+    """Change images as planned (`plan`): the whole batch at once, on a CPU in blocks that stay in its cache."""
     if not len(x):
         return x
     block = len(x) if x.device.type != "cpu" else max(1, BLOCK // x[0].numel())

@@ -7,16 +7,23 @@ products and convolutions, and takes up to a minute, once for a machine.
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import logging
+import os
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphmsda import parallel
+from graphmsda.data import augment
 from graphmsda.domains import Batch, Labelled
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
@@ -38,6 +45,56 @@ def is_compiled(settings: Settings) -> bool:
     return settings.accelerate != "off" and settings.device == "cuda" and alone and settings.steps >= WORTH_COMPILING
 
 
+def begin_early(settings: Settings) -> None:
+    """Begin, while data are read, what takes seconds and depends on none: meet the GPU and import the compiler.
+
+    What goes wrong here is told when the same is done in earnest.
+
+    Args:
+        settings: Of the run; they need not be resolved. How long an epoch is may be unknown: then it is taken for long.
+    """
+    if settings.accelerate == "off" or settings.device == "cpu" or settings.devices * settings.nodes > 1:
+        return
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # no GPU of this kind
+        return
+    long = settings.steps_per_epoch == 0 or settings.steps >= WORTH_COMPILING
+    for work in (lambda: _meet_gpu(driver), lambda: _import_compiler(whole=long)):
+        # No daemon: a process that ends while one is inside a library crashes.
+        thread = threading.Thread(target=work, name="graphmsda-early")
+        thread.start()
+        if hasattr(os, "register_at_fork"):  # a process forked in the middle of an import could never import the same
+            os.register_at_fork(before=partial(_wait_for, thread))
+
+
+def _wait_for(thread: threading.Thread) -> None:
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+def _meet_gpu(driver: ctypes.CDLL) -> None:
+    with suppress(Exception):
+        driver.cuInit(0)  # in this way other threads can go on meanwhile, which PyTorch would not let them
+        x = torch.zeros(8, 8, 8, 8, device="cuda", dtype=torch.bfloat16)
+        torch.nn.functional.conv2d(x, x)  # loads what convolutions and products are made with
+        torch.mm(x[0, 0], x[0, 0])
+
+
+def _import_compiler(*, whole: bool) -> None:
+    with suppress(Exception):
+        importlib.import_module("torch._dynamo")  # which optimisers need even where nothing is compiled
+        if whole and threading.main_thread().is_alive():  # a user's mistake may have ended it
+            from torch._inductor.async_compile import maybe_warm_pool
+
+            maybe_warm_pool()  # starts processes that compile, each of which imports PyTorch
+            importlib.import_module("torch._inductor.compile_fx")
+            from torch._inductor.codecache import CacheBase, torch_key
+
+            torch_key()  # these read all of PyTorch and Triton, once for a process, to tell their versions apart
+            CacheBase.get_system()
+
+
 def stepper(training: Training, step: Step) -> Step:
     """Return what to call for each step, once it is prepared: `step` itself, or something faster that equals it."""
     if training.settings.accelerate == "off" or training.device.type != "cuda":
@@ -46,15 +103,17 @@ def stepper(training: Training, step: Step) -> Step:
         if parallel.rank() == 0:
             log.warning("--accelerate: several processes train together, so steps are taken operation by operation")
         return step
-    torch.backends.cudnn.benchmark = True  # shapes never change, so trying its kernels once pays
     steps = replays(training, step, compiled=is_compiled(training.settings))
     return lambda: next(steps)
 
 
 def replays(training: Training, step: Step, *, compiled: bool) -> Iterator[None]:
     """Take the first steps as they are, capture one and replay it from then on; each ``next`` takes one."""
+    tried = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True  # shapes never change, so trying its kernels once pays
+    refusal = None
     if compiled:
-        take_compiled(training, step)
+        refusal = take_compiled(training, step)
     else:
         step()
     yield
@@ -64,11 +123,15 @@ def replays(training: Training, step: Step, *, compiled: bool) -> Iterator[None]
     waits = waits_for_device(step)
     yield
     graphs = None if waits else capture(training, step)
+    if graphs is not None and refusal is not None:
+        log.warning(refusal)
     if graphs is None:
         log.warning(
             f"--accelerate: a step of {training.settings.method} reads values back from the device or does something "
             "else that cannot be captured, so steps are taken operation by operation"
         )
+    else:
+        torch.backends.cudnn.benchmark = tried  # what reads a finished model has many shapes, each for a moment
     while True:
         if graphs is None:
             step()
@@ -108,24 +171,38 @@ def capture(training: Training, step: Step) -> dict[bool, torch.cuda.CUDAGraph] 
     return graphs
 
 
-def take_compiled(training: Training, step: Step) -> None:
-    """Compile what a step consists of and take one; if it cannot be compiled, go back and take it as it was."""
+def take_compiled(training: Training, step: Step) -> str | None:
+    """Compile what a step consists of and take one; if it cannot be compiled, go back, take it as it was and say so."""
     training.snapshot()
     for owner, name, fast in compiled_parts(training):
         setattr(owner, name, fast)
         training.replaced.append((owner, name))
     try:
-        step()
+        with derivatives_kept():
+            step()
     except Exception as error:  # compilers raise what they like; a mistake of the method is raised again below
         training.put_back()
         reason = str(error).strip().splitlines()[:1]
-        log.warning(
-            f"--accelerate: the step of {training.settings.method} cannot be compiled "
-            f"({type(error).__name__}{': ' if reason else ''}{''.join(reason)}), so it is replayed as it is"
-        )
         training.restore()
         training.prepare()
         step()
+        return (
+            f"--accelerate: the step of {training.settings.method} cannot be compiled "
+            f"({type(error).__name__}{': ' if reason else ''}{''.join(reason)}), so it is replayed as it is"
+        )
+    return None
+
+
+def derivatives_kept() -> AbstractContextManager[None]:
+    """Have compilers keep, for later processes, also what functions with derivatives of their own are compiled to.
+
+    They are part of what is looked up by, forward and backward; yet PyTorch compiles them anew unless told otherwise.
+    """
+    from torch._functorch import config
+
+    name = "autograd_cache_allow_custom_autograd_functions"
+    known = hasattr(config, name)  # since 2.8
+    return config.patch(name, True) if known else nullcontext()
 
 
 def compiled_parts(training: Training) -> list[tuple[Any, str, Any]]:
@@ -137,6 +214,8 @@ def compiled_parts(training: Training) -> list[tuple[Any, str, Any]]:
     else:
         parts = [(method.backbone.body, "forward", compiled(method.backbone.body.forward, whole=False))]
     parts.append((descent, "step", descent.in_one_pass(compiled)))
+    if training.changed and training.task.is_images:
+        parts.append((training, "change", compiled(augment.change)))
     return parts
 
 
@@ -151,8 +230,9 @@ def compiled_losses(
         target: Tensor,
         progress: Tensor,
         seed: Tensor,
+        strong: Tensor | None,
     ) -> tuple[dict[str, Tensor], tuple[str, ...], dict[str, Tensor], dict[str, Tensor]]:
-        batch = Batch(tuple(Labelled(x, y) for x, y in sources), target, progress, seed)
+        batch = Batch(tuple(Labelled(x, y) for x, y in sources), target, progress, seed, strong)
         phase = torch.func.functional_call(method, copies, (batch,))
         return dict(phase.terms), phase.updates, dict(phase.shown or {}), dict(phase.state or {})
 
@@ -160,7 +240,7 @@ def compiled_losses(
 
     def losses(batch: Batch) -> Phase:
         sources = [(part.x, part.y) for part in batch.sources]
-        return Phase(*fast(dict(copies), sources, batch.target, batch.progress, batch.seed))
+        return Phase(*fast(dict(copies), sources, batch.target, batch.progress, batch.seed, batch.strong))
 
     return losses
 

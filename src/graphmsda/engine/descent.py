@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
-from torch.optim.sgd import sgd
 
-from graphmsda.engine.optim import build_optimiser
+from graphmsda.engine.optim import MOMENTUM, build_optimiser
 from graphmsda.engine.settings import Settings
 from graphmsda.graphs.prototypes import wide
 
@@ -26,6 +25,16 @@ def total_norm(gradients: Sequence[Tensor | None]) -> Tensor:
     """Return the norm of all gradients together, in float32 or wider."""
     squares = [g.square().sum() for g in wide(*(g for g in gradients if g is not None))]
     return torch.stack(squares).sum().sqrt()
+
+
+def laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """Return a gradient that lies in memory as its parameter does, which fused optimisers ask for.
+
+    In float64 a convolution's gradient comes with the channels first whatever its weights are.
+    """
+    if gradient is None or gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 class Descent:
@@ -67,7 +76,7 @@ class Descent:
         """
         norm = total_norm(gradients) if measured or self.settings.clip else None
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = laid_out_as(parameter, gradient)
         if self.settings.clip and norm is not None:
             nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, norm)
         self.optimiser.step()
@@ -106,9 +115,11 @@ class Descent:
                 slopes = [g * (clip / (norm + 1e-6)).clamp(max=1) for g in slopes]
             options: dict[str, Any] = {"lr": rate, "weight_decay": weight_decay, "maximize": False}
             options |= {"foreach": False, "fused": False}
-            if name == "sgd":
-                buffers: Any = [m["momentum_buffer"] for m in memory]
-                sgd(parameters, slopes, buffers, momentum=0.9, dampening=0, nesterov=True, **options)  # type: ignore[arg-type]
+            if name == "sgd":  # written out: PyTorch's own reads the rate, and a compiler would keep its first value
+                for parameter, slope, kept in zip(parameters, slopes, memory, strict=True):
+                    decayed = slope + weight_decay * parameter
+                    speed = kept["momentum_buffer"].mul_(MOMENTUM).add_(decayed)
+                    parameter.sub_(rate * (decayed + MOMENTUM * speed))
             else:
                 rule: Any = adamw if name == "adamw" else adam
                 moments = ([m[key] for m in memory] for key in ("exp_avg", "exp_avg_sq"))

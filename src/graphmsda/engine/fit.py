@@ -146,7 +146,8 @@ def take_step(training: Training, tally: Tally) -> None:
     method, descent = training.method, training.descent
     tally.begin_step()
     batch, now = training.batch()
-    training.optimiser.param_groups[0]["lr"].copy_(now.rate)
+    for group in training.optimiser.param_groups:
+        group["lr"].copy_(now.rate * group["factor"])
     for phase in method.phases(batch):
         loss = torch.stack(list(phase.terms.values())).sum()
         parameters = [p for p in updated_parameters(method, phase.updates) if p.requires_grad]

@@ -93,6 +93,7 @@ def open_folder(path: Path, config: Mapping[str, Any], *, extend: bool) -> None:
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     # A run of an earlier version lacks settings that came later, whose defaults change nothing.
     known = {field.name: field.default for field in dataclasses.fields(Settings) if field.default is not MISSING}
+    known["augment"] = "none"  # its default is decided by the method now
 
     def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
         rest = {k: v for k, v in (known | dict(settings)).items() if k not in (*FREE_TO_CHANGE, "parameters")}

@@ -9,24 +9,28 @@ from torch import Tensor, nn
 
 from graphmsda.engine.settings import Settings
 
+MOMENTUM = 0.9  # of stochastic gradient descent, in Nesterov's form
 EVERY = 8  # steps between two moves of the averaged state: averaging costs bytes, and successive states differ little
 
 
 def build_optimiser(method: nn.Module, settings: Settings) -> torch.optim.Optimizer:
     """Build the optimiser over all parameters; prototypes take no weight decay.
 
-    Weight decay would pull prototypes to the origin, away from the embeddings they stand for. The learning rate is a
-    tensor on the device, the same for all groups, which a step writes before it uses it.
+    Weight decay would pull prototypes to the origin, away from the embeddings they stand for. They have a learning rate
+    of their own because they are places among embeddings, whose scale does not depend on the network: with the small
+    rate that suits a pretrained network they would stay where they started. A group's rate is a tensor on the device,
+    which a step writes before it uses it: the run's rate times the group's factor.
     """
     prototypes = [p for name, p in method.named_parameters() if name.split(".")[-1] == "prototypes"]
     others = [p for name, p in method.named_parameters() if name.split(".")[-1] != "prototypes"]
-    groups = [{"params": others, "weight_decay": settings.weight_decay}]
-    if prototypes:
-        groups.append({"params": prototypes, "weight_decay": 0.0})
     rate = torch.tensor(settings.lr, device=others[0].device)
+    groups = [{"params": others, "weight_decay": settings.weight_decay, "factor": 1.0, "lr": rate}]
+    if prototypes:
+        factor = settings.prototype_lr / settings.lr if settings.prototype_lr else 1.0
+        groups.append({"params": prototypes, "weight_decay": 0.0, "factor": factor, "lr": rate.clone()})
     optimiser: torch.optim.Optimizer
     if settings.optimiser == "sgd":
-        optimiser = torch.optim.SGD(groups, lr=rate, momentum=0.9, nesterov=True, fused=True)
+        optimiser = torch.optim.SGD(groups, lr=rate, momentum=MOMENTUM, nesterov=True, fused=True)
         moments: tuple[str, ...] = ("momentum_buffer",)
     else:
         kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam

@@ -15,7 +15,7 @@ import yaml
 from graphmsda.backbones import BACKBONES, PRETRAINED
 from graphmsda.domains import Task
 from graphmsda.errors import UserError
-from graphmsda.methods import complete_parameters
+from graphmsda.methods import complete_parameters, find_method
 from graphmsda.weights import default_weights
 
 INTERVAL = 50  # steps between two readings of the device: metrics, the guard against NaN, checkpoints
@@ -41,7 +41,16 @@ class Settings:
         "imagenet, none or a .safetensors / .pth file; auto: none for "
         f"{', '.join(BACKBONES)}, else weights/BACKBONE-imagenet* in the data root, else imagenet",
     )
-    augment: str = option("none", "views of training images: none, weak or strong", "none", "weak", "strong")
+    augment: str = option(
+        "auto",
+        "views of training images: none, weak, strong, or mixed, which is every second source image strong, others "
+        "weak; auto: mixed for methods that learn from views of the target, else none",
+        "auto",
+        "none",
+        "weak",
+        "mixed",
+        "strong",
+    )
     dropout: float = option(0.5, "dropout inside the backbone, where it has any")
     epochs: int = option(30, "passes over the largest source")
     steps_per_epoch: int = option(0, "steps of an epoch (0: one pass over the largest source)")
@@ -52,6 +61,7 @@ class Settings:
         "adam", "optimiser; adam's weight decay is coupled, as in the paper", "adam", "adamw", "sgd"
     )
     lr: float = option(0.0, "learning rate (0: 2e-4 for 3conv-2fc, 3e-3 for small and mlp, else 5e-5)")
+    prototype_lr: float = option(0.0, "learning rate of prototypes that are learnt (0: lr)")
     weight_decay: float = option(5e-4, "weight decay (never on prototypes)")
     schedule: str = option("cosine", "learning rate over the run", "cosine", "constant")
     clip: float = option(0.0, "largest gradient norm (0: no clipping)")
@@ -79,7 +89,8 @@ class Settings:
             _require(not choices or value in choices, field.name, value, f"one of {', '.join(choices or ())}")
         for name in ("epochs", "devices", "nodes"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
-        for name in ("steps_per_epoch", "batch_size", "lr", "weight_decay", "clip", "checkpoint_seconds"):
+        rates = ("lr", "prototype_lr", "weight_decay", "clip")
+        for name in ("steps_per_epoch", "batch_size", *rates, "checkpoint_seconds"):
             _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "a number not below 0")
         for name in ("dropout", "average"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "a number from 0 to below 1")
@@ -112,6 +123,7 @@ class Settings:
             device=device,
             backbone=backbone,
             weights=weights,
+            augment=self.augment if self.augment != "auto" else "mixed" if find_method(self.method).views else "none",
             precision={"cuda": "bf16"}.get(device, "32") if self.precision == "auto" else self.precision,
             lr=self.lr or {"3conv-2fc": 2e-4, "small": 3e-3, "mlp": 3e-3}.get(backbone, 5e-5),
             batch_size=batch_size,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphmsda import parallel
 from graphmsda.backbones import build_backbone
-from graphmsda.data.augment import flips_make_sense, strong, weak
+from graphmsda.data import augment
 from graphmsda.data.sampler import Stream, seed_of
 from graphmsda.domains import Batch, Labelled, Task
 from graphmsda.engine import folder
@@ -27,7 +27,8 @@ from graphmsda.files import read_tensors
 from graphmsda.methods import Method, build_method
 
 INITIAL, STEP, STREAM, VIEW = 0, 1, 3, 4  # what a seed is for, beside what all processes share (`course`)
-VIEWS = {"none": None, "weak": weak, "strong": strong}
+# The share of strong views among source and among target samples; a strong target view may come beside these.
+SHARES = {"none": (0.0, 0.0), "weak": (0.0, 0.0), "mixed": (0.5, 0.0), "strong": (1.0, 1.0)}
 
 
 class Training:
@@ -44,6 +45,7 @@ class Training:
         self.descent = Descent(self.method, settings)
         self.optimiser = self.descent.optimiser
         self.average = AveragedState(self.method) if settings.average else None
+        self.method.teacher = self._teacher()
         self._averaged = 0
         self.measured = False  # whether the current step measures its gradients: the last before a reading does
         samples = [*(source.x for source in task.sources), task.target.x]
@@ -57,9 +59,9 @@ class Training:
         sizes = torch.tensor([len(source.y) for source in task.sources])
         self._begins = (sizes.cumsum(0) - sizes)[:, None].to(device)
         self.course = Course(settings, streams, device)
-        self.view = VIEWS[settings.augment] if task.is_images else None
         self.view_generator = torch.Generator(device)
-        self.flip = flips_make_sense(task.classes)
+        self.flip = augment.flips_make_sense(task.classes)
+        self.changed = self.method.views or (task.is_images and settings.augment != "none")
         self.fetched: list[Tensor] = []
         self._kept: dict[str, Tensor] = {}
         self._live: list[Tensor] = []
@@ -71,7 +73,7 @@ class Training:
         if self.step % EVERY == 0:
             self.take_average()
         torch.manual_seed(seed_of(self.settings.seed, STEP, self.step, parallel.rank()))
-        if self.view is not None:
+        if self.changed:
             self.view_generator.manual_seed(seed_of(self.settings.seed, VIEW, self.step, parallel.rank()))
         self.course.prepare(self.step)
         if self.feed.ready:
@@ -91,17 +93,44 @@ class Training:
     def batch(self) -> tuple[Batch, Moment]:
         """Do the device's part: draw this process's part of the batch that was prepared, with the step's numbers."""
         now = self.course.read()
-        *sources, target = self._views(self.feed.take(now.rows) if self.feed.ready else self.fetched)
+        *sources, target = self.feed.take(now.rows) if self.feed.ready else self.fetched
+        seen: Tensor | None = None
+        if self.changed:
+            sources, target, seen = self._views(sources, target)
         labels = self.labels[now.rows[:-1] + self._begins]
         parts = zip(sources, labels, strict=True)
-        return Batch(tuple(Labelled(x, y) for x, y in parts), target, now.progress, now.seed), now
+        return Batch(tuple(Labelled(x, y) for x, y in parts), target, now.progress, now.seed, seen), now
 
-    def _views(self, parts: list[Tensor]) -> list[Tensor]:
-        """Return what the chosen augmentation makes of the images, each process with random numbers of its own."""
-        if self.view is None:
-            return parts
-        seen = self.view(torch.cat(parts), self.view_generator, flip=self.flip)
-        return list(torch.split(seen, [len(part) for part in parts]))
+    def _views(self, sources: list[Tensor], target: Tensor) -> tuple[list[Tensor], Tensor, Tensor | None]:
+        """Return what the chosen augmentation makes of sources and target, and the target's strong view if wanted.
+
+        Each process draws random numbers of its own.
+        """
+        kind, generator = self.settings.augment, self.view_generator
+        if not self.task.is_images:
+            return sources, target, augment.corrupt(target, generator)
+        # Images to change, and how likely each is to be changed strongly.
+        parts, shares = ([*sources, target], [*(SHARES[kind][0] for _ in sources), SHARES[kind][1]])
+        if kind == "none":
+            parts, shares = [], []
+        if self.method.views:
+            parts, shares = [*parts, target], [*shares, 1.0]
+        images = torch.cat(parts)
+        chances = [x.new_full((len(x),), share, dtype=torch.float32) for x, share in zip(parts, shares, strict=True)]
+        plan = augment.plan(torch.cat(chances) if any(shares) else None, len(images), generator, flip=self.flip)
+        seen = list(torch.split(self.change(images, plan, self.flip), [len(part) for part in parts]))
+        strong = seen.pop() if self.method.views else None
+        return (seen[:-1], seen[-1], strong) if seen else (sources, target, strong)
+
+    def change(self, images: Tensor, plan: dict[str, Tensor], flip: bool) -> Tensor:
+        """Make the views that were planned; something compiled may stand in its place."""
+        return augment.change(images, plan, flip)
+
+    def _teacher(self) -> dict[str, Tensor]:
+        """Return what the method sees of the average, or of itself where none is kept; it stays where it is."""
+        state = self.method.state_dict() if self.average is None else self.average.state
+        parameters = {name for name, _ in self.method.named_parameters()}
+        return {k: v for k, v in state.items() if k in parameters or not k.startswith("backbone.")}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all that a checkpoint holds beside the number of steps."""

@@ -39,14 +39,34 @@ def by_accuracy(log_probabilities: Tensor, accuracy: Tensor) -> tuple[Tensor, Te
 
 
 @torch.no_grad()
-def by_confidence(log_probabilities: Tensor, *, threshold: float) -> tuple[Tensor, Tensor]:
-    r"""Trust predictions whose largest probability is above a fixed threshold.
+def by_confidence(log_probabilities: Tensor, *, threshold: Tensor | float) -> tuple[Tensor, Tensor]:
+    r"""Trust predictions whose largest probability is above a fixed threshold, or above one for each class, ``(K,)``.
 
     .. math:: w_q = \Big[ \max_k \hat y_q[k] > \text{threshold} \Big]
     """
     return _above(log_probabilities, threshold)
 
 
+@torch.no_grad()
+def class_thresholds(shares: Tensor, threshold: float) -> Tensor:
+    r"""Lower the threshold of classes of which fewer are believed than of the others (Zhang et al., FlexMatch, 2021).
+
+    .. math:: t_k = \text{threshold} \cdot \frac{\beta_k}{2 - \beta_k}, \quad
+              \beta_k = \frac{s_k}{\max(\max_{k'} s_{k'}, \, 1 - \sum_{k'} s_{k'})}
+
+    with :math:`s_k` the share of samples that are believed to be of class k; as long as most are not believed at all,
+    that is what the others are measured against. A class never believed keeps half of the threshold.
+
+    Shapes: shares (K,) -> (K,).
+
+    >>> class_thresholds(torch.tensor([0.5, 0.25, 0.0]), 0.9)
+    tensor([0.9000, 0.4500, 0.4500])
+    """
+    standing = shares / torch.maximum(shares.max(), 1 - shares.sum()).clamp(min=1e-6)
+    return threshold * (standing / (2 - standing)).clamp(min=0.5)
+
+
 def _above(log_probabilities: Tensor, threshold: Tensor | float) -> tuple[Tensor, Tensor]:
     likeliest, labels = log_probabilities.max(1)
-    return labels, (likeliest.exp() > threshold).to(log_probabilities.dtype)
+    least = threshold[labels] if isinstance(threshold, Tensor) and threshold.ndim else threshold
+    return labels, (likeliest.exp() > least).to(log_probabilities.dtype)

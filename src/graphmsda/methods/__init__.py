@@ -19,6 +19,7 @@ from graphmsda.errors import UserError
 from graphmsda.methods.base import Method, Phase
 from graphmsda.methods.crf import CRF
 from graphmsda.methods.mrf import MRF
+from graphmsda.methods.mrf_plus import MRFPlus
 from graphmsda.methods.source_only import AdaBN, SourceOnly
 
 __all__ = ["METHODS", "Hyperparameter", "Method", "Phase", "build_method", "find_method", "hyperparameters"]
@@ -28,6 +29,7 @@ METHODS: dict[str, type[Method]] = {
     "adabn": AdaBN,
     "crf": CRF,
     "mrf": MRF,
+    "mrf-plus": MRFPlus,
 }
 
 

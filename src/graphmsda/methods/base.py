@@ -22,6 +22,7 @@ from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch, Labelled
 from graphmsda.errors import UserError
 from graphmsda.graphs.prototypes import one_hot, squared_distances
+from graphmsda.norm import NOWHERE
 from graphmsda.parallel import all_sizes, gather_chunks, rank
 
 Predictor = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -73,6 +74,10 @@ class Method(nn.Module, ABC):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    views: ClassVar[bool] = False
+    """Whether it wants a strongly changed view of target samples, `Batch.strong`, and changed source samples."""
+    teacher: Mapping[str, Tensor] | None = None
+    """The averaged parameters by name, and the method's own buffers, kept and moved by the engine, to learn from."""
     source_means: Tensor
     source_means_seen: Tensor
 
@@ -110,16 +115,24 @@ class Method(nn.Module, ABC):
         """Embed samples of one domain, by default of the target: ``(B, ...) -> (B, d)``."""
         return self.backbone(x, (len(x),), (domain % self.domains,))  # type: ignore[no-any-return]
 
-    def embed_batch(self, batch: Batch, *, target: bool = True) -> Embedded:
+    def embed_batch(self, batch: Batch, *, target: bool = True, strong: bool = False) -> Embedded:
         """Embed all domains in one pass, each with its own batch statistics, and gather all processes' parts.
 
-        With ``target=False`` the target is left out: its batch statistics stay untouched and its part is empty.
+        Args:
+            batch: The batch.
+            target: Whether to take the target; without it, its batch statistics stay untouched and its part is empty.
+            strong: Whether to take the target's strong view, which leaves the target's running statistics untouched:
+                nobody will ask for predictions of such samples.
         """
-        parts = [part.x for part in batch.sources] + ([batch.target] if target else [])
+        parts = [part.x for part in batch.sources]
+        domains = list(range(len(parts)))
+        if target:
+            seen = batch.strong if strong and batch.strong is not None else batch.target
+            parts, domains = [*parts, seen], [*domains, NOWHERE if strong else self.domains - 1]
         sizes = [len(part) for part in parts]
         everywhere = all_sizes(sizes, batch.progress.device)
         totals = [sum(column) for column in zip(*everywhere, strict=True)]
-        local = self.backbone(torch.cat(parts), sizes, range(len(parts)), totals)
+        local = self.backbone(torch.cat(parts), sizes, domains, totals)
         embeddings = torch.split(gather_chunks(local, everywhere), totals)
         sources = len(batch.sources)
         labels = gather_chunks(torch.cat([part.y for part in batch.sources]), [row[:sources] for row in everywhere])
@@ -128,10 +141,26 @@ class Method(nn.Module, ABC):
             embeddings[sources] if target else local.new_zeros(0, local.shape[1]),
         )
 
-    def observe_target(self, batch: Batch) -> None:
-        """Let the target's batch touch its running statistics and nothing else."""
+    @torch.no_grad()
+    def observe_target(self, batch: Batch, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Embed the target's batch without gradient or dropout; its running statistics take note of it.
+
+        Args:
+            batch: The batch.
+            parameters: What to read it with in place of the method's own parameters, by name, such as `teacher`.
+
+        Returns:
+            The embeddings of all processes, ``(B, d)``.
+        """
         sizes = all_sizes([len(batch.target)], batch.progress.device)
-        self.backbone(batch.target, sizes[rank()], (self.domains - 1,), [sum(row[0] for row in sizes)])
+        chosen = {
+            name.removeprefix("backbone."): tensor
+            for name, tensor in (parameters or {}).items()
+            if name.startswith("backbone.")
+        }
+        given = batch.target, sizes[rank()], (self.domains - 1,), [sum(row[0] for row in sizes)]
+        local = torch.func.functional_call(self.backbone, chosen, given, {"certain": True})
+        return gather_chunks(local, sizes)
 
     def source_scores(self, embedding: Tensor) -> Tensor:
         """Score how close each sample lies to each source, ``(B, d) -> (B, M)``, larger is closer.
@@ -168,6 +197,15 @@ class LinearHead(nn.Linear):
     def forward(self, embedding: Tensor) -> Tensor:
         """``(B, d) -> (B, K)``."""
         return F.log_softmax(super().forward(embedding), dim=1)
+
+
+def ramped(progress: Tensor, ramp: float) -> Tensor:
+    """Return a weight that grows from 0 to 1 over the first `ramp` of the training and stays there.
+
+    >>> [float(ramped(torch.tensor(progress), 0.2)) for progress in (0.0, 0.1, 0.5)]
+    [0.0, 0.5, 1.0]
+    """
+    return (progress / ramp).clamp(max=1) if ramp else torch.ones_like(progress)
 
 
 def require(condition: bool, name: str, value: object, expected: str) -> None:

@@ -14,7 +14,7 @@ from graphmsda.domains import Batch
 from graphmsda.graphs import relation
 from graphmsda.graphs.constraints import global_alignment, local_alignment, prototype_risk, source_risk, target_entropy
 from graphmsda.graphs.prototypes import class_means, distance_scale, moving_average, one_hot
-from graphmsda.methods.base import Method, Phase, Predictor, require
+from graphmsda.methods.base import Method, Phase, Predictor, ramped, require
 from graphmsda.methods.guess import Rule, guess_target
 
 
@@ -43,6 +43,7 @@ class CRF(Method):
             confidence (above the threshold) or by the cited rule (confidence above 1/(1+exp(-3A)), A the accuracy on
             the sources).
         threshold: Threshold of the rule.
+        ramp: Share of the training over which the target's entropy and pseudo-labels come in, from 0 to full weight.
         dropout: Dropout after the first graph convolution.
     """
 
@@ -80,6 +81,7 @@ class CRF(Method):
         entropy_per_class: bool = True,
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,
+        ramp: float = 0.0,
         dropout: float = 0.5,
     ) -> None:
         super().__init__(backbone, classes, domains)
@@ -87,6 +89,8 @@ class CRF(Method):
         require(0 <= beta < 1, "beta", beta, "a number from 0 to below 1")
         require(0 <= dropout < 1, "dropout", dropout, "a number from 0 to below 1")
         require(threshold >= 0, "threshold", threshold, "a number not below 0")
+        require(0 <= ramp <= 1, "ramp", ramp, "a number from 0 to 1")
+        self.ramp = ramp
         weights = {
             "lambda_1": lambda_1,
             "lambda_2": lambda_2,
@@ -113,7 +117,7 @@ class CRF(Method):
         guessed = guessed * self.seen.any()  # with no prototype yet, nothing is believed
         queries, labels, domains = embedded.flat(label)
         sizes = [len(part.y) for part in embedded.sources]
-        weight = torch.cat([guessed.new_ones(sum(sizes)), guessed])
+        weight = torch.cat([guessed.new_ones(sum(sizes)), ramped(batch.progress, self.ramp) * guessed])
         members = one_hot(domains * self.classes + labels, self.domains * self.classes, dtype=queries.dtype)
         prototypes, seen = self.new_prototypes(queries, members * weight[:, None])
         nodes, node_seen = prototypes.flatten(0, 1), seen.flatten()
@@ -125,7 +129,7 @@ class CRF(Method):
         return Phase(
             {
                 "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
-                "entropy": self.entropy_weight * target_entropy(target_predictions),
+                "entropy": ramped(batch.progress, self.ramp) * self.entropy_weight * target_entropy(target_predictions),
                 "prototype": self.prototype_weight * self.prototype_risk(nodes, graph, node_seen),
                 "global": self.lambda_1 * global_alignment(graph, self.domains, seen=seen),
                 "local": self.lambda_2 / scale * local_alignment(queries, members @ nodes, weight),

@@ -12,7 +12,7 @@ from graphmsda.domains import Batch
 from graphmsda.graphs import markov
 from graphmsda.graphs.constraints import source_risk, target_entropy
 from graphmsda.graphs.prototypes import class_means, distance_scale, one_hot
-from graphmsda.methods.base import Method, Phase, Predictor, require
+from graphmsda.methods.base import Method, Phase, Predictor, ramped, require
 from graphmsda.methods.guess import Rule, guess_target
 
 FAR = 1e4  # an energy whose likelihood is zero in any precision, and which is still a number
@@ -44,6 +44,7 @@ class MRF(Method):
             confidence (above the threshold) or by the cited rule (confidence above 1/(1+exp(-3A)), A the accuracy on
             the sources).
         threshold: Threshold of the rule.
+        ramp: Share of the training over which the target's entropy and pseudo-labels come in, from 0 to full weight.
         start: Where prototypes start: at the first class mean seen (mean) or at small random numbers (normal).
     """
 
@@ -57,6 +58,7 @@ class MRF(Method):
             "entropy_weight": 1.0,
             "entropy_per_class": False,
             "pseudo_labels": "accuracy",
+            "ramp": 0.0,
             "start": "normal",
         }
     }
@@ -68,7 +70,7 @@ class MRF(Method):
         classes: int,
         domains: int,
         *,
-        tau: float = 0.3,
+        tau: float = 0.2,
         scale: Literal["relative", "mean", "sum"] = "relative",
         alpha: float = 0.3,
         likelihood: Literal["log", "verbatim", "mean-clique", "logistic"] = "log",
@@ -78,12 +80,15 @@ class MRF(Method):
         entropy_per_class: bool = True,
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,
+        ramp: float = 0.2,
         start: Literal["mean", "normal"] = "mean",
     ) -> None:
         super().__init__(backbone, classes, domains)
         require(tau > 0, "tau", tau, "a positive number")
         require(wrong_edges >= 0, "wrong_edges", wrong_edges, "a whole number not below 0")
         require(threshold >= 0, "threshold", threshold, "a number not below 0")
+        require(0 <= ramp <= 1, "ramp", ramp, "a number from 0 to 1")
+        self.ramp = ramp
         weights = {"alpha": alpha, "clique_weight": clique_weight, "entropy_weight": entropy_weight}
         for name, value in weights.items():
             require(value >= 0, name, value, "a number not below 0")
@@ -101,7 +106,8 @@ class MRF(Method):
         target_weight = guessed * self.seen.any()  # with no prototype met yet, nothing is believed
         x, label, domain = embedded.flat(target_label)
         sizes = [len(part.y) for part in embedded.sources]
-        weight = torch.cat([target_weight.new_ones(sum(sizes)), target_weight])
+        ramp = ramped(batch.progress, self.ramp)
+        weight = torch.cat([target_weight.new_ones(sum(sizes)), ramp * target_weight])
         self.meet(x, label, domain, weight)
 
         energies = self.energies(x)
@@ -109,7 +115,7 @@ class MRF(Method):
         *source_predictions, target_predictions = torch.split(posterior, [*sizes, len(target_label)])
         terms = {
             "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
-            "entropy": self.entropy_weight * target_entropy(target_predictions),
+            "entropy": ramp * self.entropy_weight * target_entropy(target_predictions),
         }
         terms |= self.likelihood_terms(energies, label, domain, weight, batch.seed)
         return Phase(terms, shown={"pseudo-labelled": target_weight.mean()})

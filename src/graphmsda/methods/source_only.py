@@ -49,12 +49,4 @@ class AdaBN(SourceOnly):
     def phases(self, batch: Batch) -> Iterator[Phase]:
         """Source-only's step, then a look at the target that touches nothing but its running statistics."""
         yield from super().phases(batch)
-        dropouts = [m for m in self.backbone.modules() if isinstance(m, torch.nn.Dropout) and m.training]
-        for module in dropouts:
-            module.eval()  # leaves the random numbers, and so the weights, as Source-only's
-        try:
-            with torch.no_grad():
-                self.observe_target(batch)
-        finally:
-            for module in dropouts:
-                module.train()
+        self.observe_target(batch)  # without dropout, which would draw random numbers that Source-only does not

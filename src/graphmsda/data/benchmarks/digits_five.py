@@ -29,6 +29,7 @@ from graphmsda.data.readers.idx import open_idx
 from graphmsda.data.readers.list_files import find_missing
 from graphmsda.data.readers.lists import read_list
 from graphmsda.data.readers.usps import open_libsvm, open_usps_h5
+from graphmsda.data.readers.zip_directory import may_hold
 from graphmsda.errors import UserError
 
 TRAIN, VALIDATION, TEST = 25_000, 6_000, 9_000
@@ -138,6 +139,8 @@ def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
 @lru_cache
 def _has_marker(path: Path, identity: tuple[int, int]) -> bool:
     try:
+        if not may_hold(path, MARKER):
+            return False
         with zipfile.ZipFile(path) as archive:
             return MARKER in archive.namelist()
     except (OSError, zipfile.BadZipFile):

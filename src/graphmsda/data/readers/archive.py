@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from graphmsda.data.images import Decoded, Unreadable, decode_all
 from graphmsda.data.listing import SMALL_SIZE, PictureListing, choose_image_size, digest_of, place_name
 from graphmsda.data.readers.layout import arrange, printable
-from graphmsda.data.readers.members import Archive, Member
+from graphmsda.data.readers.members import Archive, Member, garbage_left
 from graphmsda.data.readers.tars import list_tar
 from graphmsda.data.readers.zips import list_zip
 from graphmsda.errors import UserError
@@ -63,6 +63,11 @@ class ArchiveListing(PictureListing):
 
     def identity(self) -> str:
         """Hash names, sizes and checksums; for a tar, which keeps none, also its own size and time of change."""
+        return self._identity
+
+    @cached_property
+    @garbage_left()
+    def _identity(self) -> str:
         return digest_of(self.archive.stamp, [(member.name, member.size, member.checksum) for member in self.members])
 
     def _groups(self, order: Sequence[int], indices: Sequence[int]) -> Iterator[list[int]]:
@@ -85,6 +90,7 @@ class ArchiveListing(PictureListing):
             return error
 
 
+@garbage_left()
 def open_archive(path: Path, *, labelled: bool, root: Path | None = None) -> ArchiveListing:
     """List the images in an archive laid out as a folder would be, perhaps with one more folder around everything.
 

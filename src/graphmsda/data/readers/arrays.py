@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import re
 import unicodedata
 import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from graphmsda.data.formats import PARTS
-from graphmsda.data.images import Decoded, shrink
-from graphmsda.data.listing import Listing, digest_of, place_name
+from graphmsda.data.listing import place_name
+from graphmsda.data.readers.array_listing import ArrayListing as ArrayListing
 from graphmsda.errors import UserError
 
 EXPECTED = "give uint8 images (N, H, W) or (N, H, W, 1 or 3), or floating-point features (N, F)"
@@ -36,68 +31,6 @@ UNREADABLE = (
     OSError, ValueError, EOFError, KeyError, NotImplementedError, MemoryError, OverflowError, SyntaxError,
     RuntimeError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayListing(Listing):
-    """Samples in memory: uint8 ``(N, H, W, 3)`` or float32 ``(N, F)``.
-
-    Attributes:
-        x: The samples.
-        columns: What the features are called, where they have names.
-    """
-
-    x: NDArray[Any]
-    columns: tuple[str, ...] | None = field(default=None, kw_only=True)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @property
-    def item_names(self) -> list[str]:
-        """The file and the row of each sample; in a file of several parts, the part and the row within it."""
-        if self.parts is None:
-            return [f"{self.origin.name}[{row}]" for row in range(len(self))]
-        counts = {part: itertools.count() for part in set(self.parts)}
-        return [f"{self.origin.name}[{part} {next(counts[part])}]" for part in self.parts]
-
-    @property
-    def feature_count(self) -> int | None:
-        """The length of a feature vector; None for images."""
-        return int(self.x.shape[1]) if self.x.ndim == 2 else None
-
-    @property
-    def feature_names(self) -> tuple[str, ...] | None:
-        """The names of a table's columns."""
-        return self.columns
-
-    @property
-    def own_shape(self) -> tuple[int, int] | None:
-        """Height and width of the images; None for features."""
-        return None if self.x.ndim == 2 else (int(self.x.shape[1]), int(self.x.shape[2]))
-
-    def sides(self, limit: int) -> list[int]:
-        """Return the smaller side, as often as there are images but at most `limit` times."""
-        return [min(self.own_shape)] * min(limit, len(self)) if self.own_shape else []
-
-    def read(self, indices: Sequence[int], image_size: int | None) -> Decoded:
-        """Return the rows at `indices`; images are resized where `image_size` is given and differs from theirs."""
-        rows = self.x[np.asarray(indices, dtype=np.int64)]
-        if rows.ndim == 4:
-            if image_size is not None and self.own_shape != (image_size, image_size):
-                rows = _resize(rows, image_size)
-            rows = np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
-        return Decoded(torch.from_numpy(rows), list(range(len(rows))), [])
-
-    def picture(self, index: int) -> Image.Image:
-        """Return one row as a picture."""
-        return Image.fromarray(np.ascontiguousarray(self.x[index]))
-
-    def identity(self) -> str:
-        """Hash the samples themselves: they are in memory anyway."""
-        chunks = (self.x[start : start + 4096] for start in range(0, len(self.x), 4096))
-        digests = [hashlib.blake2b(np.ascontiguousarray(chunk).data).hexdigest() for chunk in chunks]
-        return digest_of(self.x.shape, str(self.x.dtype), digests)
 
 
 def open_arrays(path: Path, *, labelled: bool, root: Path | None = None) -> ArrayListing:
@@ -139,8 +72,8 @@ def listing_of_parts(
         raise UserError(f"{path}: samples are of shape {found}; give all parts the same shape")
     marks = [part for part, x in zip(parts, samples, strict=True) for _ in range(len(x))]
     x = samples.pop() if len(samples) == 1 else _join(samples)
-    if x.ndim == 4:  # grey images show the one channel three times, without a copy
-        x = np.broadcast_to(x, (*x.shape[:3], 3))
+    if x.ndim == 4:
+        x = _in_colour(x)
     return ArrayListing(
         name,
         path,
@@ -264,7 +197,7 @@ def _samples(path: Path, x: NDArray[Any], key: str = "x") -> NDArray[Any]:
         if x.shape[3] not in (1, 3):
             hint = "move the channels last" if x.shape[1] in (1, 3) else EXPECTED
             raise UserError(f"{found}, images with {x.shape[3]} channels; {hint}")
-        x = np.broadcast_to(x, (*x.shape[:3], 3))
+        x = _in_colour(x)
     elif np.issubdtype(x.dtype, np.floating) and x.ndim == 2:
         x = finite(path, x, key)
     else:
@@ -275,9 +208,6 @@ def _samples(path: Path, x: NDArray[Any], key: str = "x") -> NDArray[Any]:
     return x
 
 
-def _resize(rows: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    result = np.empty((len(rows), size, size, 3), dtype=np.uint8)
-    for row, small in zip(rows, result, strict=True):
-        picture = Image.fromarray(np.ascontiguousarray(row))
-        small[...] = np.asarray(shrink(picture, size))
-    return result
+def _in_colour(x: NDArray[Any]) -> NDArray[Any]:
+    """Let grey images show the one channel three times, without a copy; others stay as they are, open to writing."""
+    return x if x.shape[3] == 3 else np.broadcast_to(x, (*x.shape[:3], 3))

@@ -27,19 +27,22 @@ def arrange(
     >>> arrange("digits", ["train/3/1.png", "test/7/2.png"], labelled=True)
     (('3', '7'), ('train', 'test'))
     """
-    start = _start(paths, wrapped)
-    names = _folders(paths, start)
+    above = [path[: path.rfind("/") + 1] for path in paths]  # few are different, and nothing else decides
+    places = list(dict.fromkeys(above))
+    start = _start(places, wrapped)
     parts: tuple[str, ...] | None = None
-    if _are_parts(names):
-        parts = tuple(PARTS[_folder(path, start).lower()] for path in paths)
+    has_parts = _are_parts(_folders(places, start))
+    if has_parts:
+        part_of = {path: PARTS[_folder(path, start).lower()] for path in places}
+        parts = tuple(map(part_of.__getitem__, above))
     if not labelled:
         return None, parts
 
-    starts = [start if parts is None else path.index("/", start) + 1 for path in paths]
-    folders = [_folder(path, begin) for path, begin in zip(paths, starts, strict=True)]
-    _refuse_loose(place, [path for path, folder in zip(paths, folders, strict=True) if not folder], len(paths))
-    classes = {folder: class_name(folder) for folder in set(folders)}
-    return tuple(classes[folder] for folder in folders), parts
+    folder_of = {path: _folder(path, path.index("/", start) + 1 if has_parts else start) for path in places}
+    loose = [path for path, place_above in zip(paths, above, strict=True) if not folder_of[place_above]]
+    _refuse_loose(place, loose, len(paths))
+    class_of = {path: class_name(folder) for path, folder in folder_of.items()}
+    return tuple(map(class_of.__getitem__, above)), parts
 
 
 def class_name(folder: str) -> str:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from graphmsda.data.images import is_image_name
+from graphmsda.data.images import SUFFIXES, is_image_name
 from graphmsda.data.readers.layout import printable
 from graphmsda.errors import UserError
+
+# A path of folders and a name, none of them empty or hidden, without any sign that means something somewhere.
+_PLAIN = re.compile(r"(?:[^./\\:\0][^/\\:\0]*/)*[^./\\:\0][^/\\:\0]*")
 
 
 class Member(NamedTuple):
@@ -56,6 +62,8 @@ def member_path(archive: Path, name: str) -> str | None:
     Folders, other kinds of files, hidden files and what macOS adds are passed over. Nothing is ever unpacked to
     disk, but an archive made to write outside its folder is not one to be trusted with the rest.
     """
+    if _PLAIN.fullmatch(name) and "__MACOSX" not in name:  # nearly every name: the rules below leave it as it is
+        return name if name[name.rfind(".") :].lower() in SUFFIXES else None
     path = name.replace("\\", "/")  # some programs write them so
     folders = path.split("/")
     if path.startswith("/") or ".." in folders or re.match("[A-Za-z]:", path) or "\0" in path:
@@ -69,6 +77,22 @@ def member_path(archive: Path, name: str) -> str | None:
     if any(folder.startswith(".") or folder == "__MACOSX" for folder in folders):
         return None
     return "/".join(folders)
+
+
+@contextmanager
+def garbage_left() -> Iterator[None]:
+    """Leave cyclic garbage where it is while very many objects are made that are none.
+
+    Python looks for it after every few hundred new objects, going over all others now and then: as long as listing
+    a hundred thousand members takes.
+    """
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 class PositionedFile:

@@ -11,12 +11,12 @@ from pathlib import Path
 from graphmsda.data.images import MOST_BYTES, Unreadable
 from graphmsda.data.readers.layout import path_order
 from graphmsda.data.readers.members import Member, PositionedFile, member_path
+from graphmsda.data.readers.zip_directory import UTF8, Entry, read_directory
 from graphmsda.errors import UserError
 
 CHUNK = 1 << 20
 _HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of name and extra field, in a member's own header
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
-_UTF8 = 0x0800
 
 
 class ZipArchive:
@@ -68,27 +68,36 @@ class ZipArchive:
 def list_zip(path: Path) -> tuple[ZipArchive, list[Member]]:
     """Return the pictures in a zip file, in the order in which a folder of them would be listed."""
     archive = ZipArchive(path)
+    entries = read_directory(path)
+    if entries is None:
+        entries = _read_with_library(path)
+    _refuse_overlap(path, entries)
+    members: list[Member] = []
+    for entry in entries:
+        below = member_path(path, entry.name)
+        if below is not None:
+            sizes = entry.size, entry.packed
+            members.append(Member(below, entry.offset, *sizes, entry.method, entry.checksum, _fault(entry)))
+    return archive, sorted(members, key=lambda member: path_order(member.name))
+
+
+def _read_with_library(path: Path) -> list[Entry]:
     try:
         with zipfile.ZipFile(path) as file:
-            entries = file.infolist()
-            names = [_name(entry) for entry in entries]
+            return [
+                Entry(_name(one), one.flag_bits, one.compress_type, one.CRC, one.compress_size, one.file_size,
+                      one.header_offset)
+                for one in file.infolist()
+            ]  # fmt: skip
     except Exception as error:  # damaged archives make the reader raise nearly anything
         raise UserError(
             f"{path}: cannot be read as a zip file, perhaps it is truncated or damaged ({error}); fetch or make it anew"
         ) from error
-    _refuse_overlap(path, entries)
-    members: list[Member] = []
-    for entry, name in zip(entries, names, strict=True):
-        below = member_path(path, name)
-        if below is not None:
-            sizes = entry.file_size, entry.compress_size
-            members.append(Member(below, entry.header_offset, *sizes, entry.compress_type, entry.CRC, _fault(entry)))
-    return archive, sorted(members, key=lambda member: path_order(member.name))
 
 
 def _name(entry: zipfile.ZipInfo) -> str:
     """Return the name of a member; programs that write UTF-8 do not always say so."""
-    if not entry.flag_bits & _UTF8:
+    if not entry.flag_bits & UTF8:
         try:
             return entry.orig_filename.encode("cp437").decode("utf-8")
         except UnicodeError:
@@ -96,21 +105,21 @@ def _name(entry: zipfile.ZipInfo) -> str:
     return entry.orig_filename
 
 
-def _fault(entry: zipfile.ZipInfo) -> str:
-    if entry.flag_bits & _ENCRYPTED:
+def _fault(entry: Entry) -> str:
+    if entry.flags & _ENCRYPTED:
         return "encrypted"
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+    if entry.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return "packed by a method that is not supported"
-    return "too large" if entry.file_size > MOST_BYTES else ""
+    return "too large" if entry.size > MOST_BYTES else ""
 
 
-def _refuse_overlap(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
+def _refuse_overlap(path: Path, entries: Sequence[Entry]) -> None:
     # Many members sharing the same bytes is how a small file is made to unpack for days.
     end, last = 0, ""
-    for entry in sorted(entries, key=lambda entry: entry.header_offset):
-        if entry.header_offset < end:
+    for entry in sorted(entries, key=lambda entry: entry.offset):
+        if entry.offset < end:
             raise UserError(
-                f"{path}: its members {last!r} and {entry.filename!r} share the same bytes, as in a file made to "
+                f"{path}: its members {last!r} and {entry.name!r} share the same bytes, as in a file made to "
                 "overwhelm its reader; make it anew"
             )
-        end, last = entry.header_offset + _HEADER.size + entry.compress_size, entry.filename
+        end, last = entry.offset + _HEADER.size + entry.packed, entry.name

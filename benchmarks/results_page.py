@@ -1,0 +1,219 @@
+"""The tables of docs/results.md, from what benchmarks/accuracy.py measured, beside the paper's numbers.
+
+    python benchmarks/results_page.py            # put them into the page
+    python benchmarks/results_page.py --print    # show them and leave the page alone
+
+Rows called "default" make the table of methods, all others the table of other settings; rehearsals enter neither. A row
+that does not say which command, commit and hardware made it is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accuracy_rows import read
+from graphmsda import UserError
+from speed_tables import fill, table
+
+ROOT = Path(__file__).parents[1]
+METHODS = {"source-only": "Source-only", "adabn": "AdaBN", "crf": "CRF", "mrf": "MRF", "mrf-plus": "MRF+"}
+NEEDED = ("method", "setting", "target", "seed", "epochs", "accuracy", "command", "commit", "hardware")
+# Targets in the order of the paper's table, as columns are headed; then its numbers, in percent, the average last.
+TARGETS = {
+    "digits-five": {"mm": "mm", "mt": "mt", "up": "up", "sv": "sv", "syn": "syn, re-synthesised"},
+    "pacs": {"art_painting": "A", "cartoon": "C", "photo": "P", "sketch": "S"},
+}
+PAPER = {
+    "digits-five": {
+        "source-only": "63.4 ± 0.7, 90.5 ± 0.8, 88.7 ± 0.9, 63.5 ± 0.9, 82.4 ± 0.6, 77.7",  # of all sources combined
+        "crf": "85.6 ± 0.8, 99.0 ± 0.4, 98.3 ± 0.4, 83.2 ± 0.6, 93.0 ± 0.5, 91.8",
+        "mrf": "90.7 ± 0.7, 99.2 ± 0.2, 98.5 ± 0.4, 85.8 ± 0.7, 94.7 ± 0.5, 93.7",
+    },
+    "pacs": {
+        "source-only": "76.0 ± 0.9, 73.3 ± 0.8, 91.7 ± 0.6, 64.2 ± 1.8, 76.3",
+        "crf": "90.2 ± 0.5, 90.5 ± 0.6, 97.2 ± 0.5, 81.5 ± 0.7, 89.9",
+        "mrf": "92.2 ± 0.4, 93.3 ± 0.6, 98.0 ± 0.3, 86.7 ± 0.8, 92.6",
+    },
+}
+Row = Mapping[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=ROOT / "results", metavar="DIR")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md", metavar="FILE")
+    parser.add_argument("--print", action="store_true", help="print the tables and leave the page alone")
+    given = parser.parse_args(arguments)
+    try:
+        found = tables(given.results)
+    except UserError as error:
+        print(f"results_page.py: {error}", file=sys.stderr)
+        return 2
+    if given.print:
+        print("\n\n".join(f"## {name}\n\n{text}" for name, text in found.items()))
+    else:
+        given.page.write_text(fill(given.page.read_text(encoding="utf-8"), found), encoding="utf-8")
+    return 0
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Return the text of each place in the page: two for each benchmark."""
+    found = {}
+    for benchmark in TARGETS:
+        rows = [row for row in checked(folder / f"{benchmark}.json") if not row.get("playing")]
+        default = [row for row in rows if row["setting"] == "default"]
+        others = [row for row in rows if row["setting"] != "default"]
+        found[benchmark] = methods_text(benchmark, default)
+        found[f"{benchmark}-settings"] = settings_text(benchmark, others, default)
+    return found
+
+
+def checked(path: Path) -> list[Row]:
+    """Return the runs of a file, none if it does not exist; refuse those of which it is not known what made them."""
+    runs = read(path)["runs"]
+    for number, row in enumerate(runs, 1):
+        for name in NEEDED:
+            if row.get(name) in (None, "", "unknown"):
+                which = " ".join(str(row[key]) for key in ("method", "target", "seed") if key in row)
+                raise UserError(
+                    f"{path}: run {number} ({which}) has no {name}; measure it again with benchmarks/accuracy.py, "
+                    "which records what made it"
+                )
+    return list(runs)
+
+
+def methods_text(benchmark: str, rows: Sequence[Row]) -> str:
+    """Return the table of methods with the paper's rows below ours, and how ours were made."""
+    if not rows:
+        return (
+            f"Not measured yet: `python benchmarks/accuracy.py --benchmark {benchmark} --out results/{benchmark}.json`."
+        )
+    targets = TARGETS[benchmark]
+    head = ["", *(f"→ {name}" for name in targets.values()), "average", "seeds", "epochs", "oracle (test labels)"]
+    body = []
+    for method in [*METHODS, *sorted({row["method"] for row in rows} - METHODS.keys())]:
+        own = [row for row in rows if row["method"] == method]
+        name = METHODS.get(method, method)
+        for epochs in sorted({row["epochs"] for row in own}):
+            some = [row for row in own if row["epochs"] == epochs]
+            oracle = average(some, list(targets), "oracle_accuracy")
+            body.append([f"**{name}**", *cells(some, list(targets)), seeds(some, targets), str(epochs), oracle])
+        if not own:
+            body.append([f"**{name}**", *["–"] * (len(targets) + 4)])
+        if method in PAPER[benchmark]:
+            body.append([f"{name}, the paper", *PAPER[benchmark][method].split(", "), "5", "100", "–"])
+    return "\n".join([*table(head, body), "", *details(rows)])
+
+
+def settings_text(benchmark: str, rows: Sequence[Row], default: Sequence[Row]) -> str:
+    """Return the table of other settings, each with its difference to the default on the same targets and seeds."""
+    if not rows:
+        return "None measured yet."
+    targets = [target for target in TARGETS[benchmark] if any(row["target"] == target for row in rows)]
+    head = ["method", "setting", *(f"→ {TARGETS[benchmark][t]}" for t in targets), "seeds", "epochs", "to the default"]
+    body = []
+    order = list(METHODS)
+    names = dict.fromkeys((row["method"], row["setting"], row["epochs"]) for row in rows)
+    for method, setting, epochs in sorted(names, key=lambda k: order.index(k[0]) if k[0] in order else len(order)):
+        some = [row for row in rows if (row["method"], row["setting"], row["epochs"]) == (method, setting, epochs)]
+        count = seeds(some, {row["target"] for row in some})
+        texts = [f"`{method}`", setting, *cells(some, targets)[:-1], count, str(epochs)]
+        body.append([*texts, against(some, [row for row in default if row["method"] == method])])
+    lines = table(head, body)
+    lines[1] = lines[1].replace("|---|---:", "|---|---", 1)  # a name reads from the left
+    return "\n".join([*lines, "", *details(rows)])
+
+
+def against(rows: Sequence[Row], default: Sequence[Row]) -> str:
+    """Return the mean difference to the default over the cells that both have, in points, with their number."""
+    other = {(row["target"], row["seed"], row["epochs"]): row["accuracy"] for row in default}
+    found = [
+        row["accuracy"] - other[key] for row in rows if (key := (row["target"], row["seed"], row["epochs"])) in other
+    ]
+    return f"{100 * statistics.mean(found):+.1f} ({len(found)})" if found else "–"
+
+
+def cells(rows: Sequence[Row], targets: Sequence[str]) -> list[str]:
+    """Return mean and standard deviation over seeds for each target, then for the average over all targets."""
+    shares = [[row["accuracy"] for row in rows if row["target"] == target] for target in targets]
+    return [*map(spread, shares), average(rows, targets, "accuracy")]
+
+
+def average(rows: Sequence[Row], targets: Sequence[str], name: str) -> str:
+    """Return mean and standard deviation over seeds of the average over all targets; a dash where one is missing.
+
+    The mean is over all runs of a target; the deviation over seeds that every target has.
+    """
+    found = [{row["seed"]: row[name] for row in rows if row["target"] == target} for target in targets]
+    if not all(found) or any(value is None for some in found for value in some.values()):
+        return "–"
+    mean = statistics.mean(statistics.mean(some.values()) for some in found)
+    common = set.intersection(*(set(some) for some in found))
+    each = [statistics.mean(some[seed] for some in found) for seed in sorted(common)]
+    return f"{100 * mean:.1f}" + (f" ± {100 * statistics.stdev(each):.1f}" if len(each) > 1 else "")
+
+
+def spread(shares: Sequence[float]) -> str:
+    """Return mean and, of several, standard deviation in percent.
+
+    >>> spread([0.5, 0.52]), spread([0.5]), spread([])
+    ('51.0 ± 1.4', '50.0', '–')
+    """
+    if not shares:
+        return "–"
+    more = f" ± {100 * statistics.stdev(shares):.1f}" if len(shares) > 1 else ""
+    return f"{100 * statistics.mean(shares):.1f}{more}"
+
+
+def seeds(rows: Sequence[Row], targets: Any) -> str:
+    """Return how many seeds each target has, the least and the most where they differ."""
+    counts = sorted(sum(row["target"] == target for row in rows) for target in targets)
+    return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+
+
+def details(rows: Sequence[Row]) -> list[str]:
+    """Return what made each row, folded away: commit, hardware and the command that makes it again."""
+    lines = ["<details><summary>How each row was made</summary>", ""]
+    for method, setting in dict.fromkeys((row["method"], row["setting"]) for row in rows):
+        own = [row for row in rows if (row["method"], row["setting"]) == (method, setting)]
+        name = f"`{method}`" if setting == "default" else f"`{method}`, {setting}"
+        if any("trained" in row for row in own):
+            name += f" (read off the runs {next(row['trained'] for row in own if 'trained' in row)})"
+        commits, hardware = ("; ".join(dict.fromkeys(row[part] for row in own)) for part in ("commit", "hardware"))
+        minutes = [row["minutes"] for row in own if row.get("minutes") is not None]
+        took = f", {statistics.mean(minutes):.1f} minutes a run" if minutes else ""
+        commands = " and ".join(f"`{command}`" for command in merged([row["command"] for row in own]))
+        lines.append(f"- {name}: commit {commits}; {hardware}{took}: {commands}")
+    return [*lines, "", "</details>"]
+
+
+def merged(commands: Sequence[str]) -> list[str]:
+    """Return commands of single cells as few, with all their targets and seeds.
+
+    >>> merged(["a --targets mm --seeds 0 --out b", "a --targets mm --seeds 1 --out b"])
+    ['a --targets mm --seeds 0 1 --out b']
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for command in commands:
+        parts = dict(re.findall(r"--(targets|seeds) (\S+)", command))
+        bare = re.sub(r"--(targets|seeds) \S+", r"--\1 {\1}", command)
+        kept = found.setdefault(bare, {})
+        for name, value in parts.items():
+            kept.setdefault(name, [])
+            kept[name] += [value] if value not in kept[name] else []
+    texts = []
+    for bare, parts in found.items():
+        for name, values in parts.items():
+            bare = bare.replace(f"{{{name}}}", " ".join(sorted(values) if name == "seeds" else values))
+        texts.append(bare)
+    return texts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""Cells of accuracy: what is trained, what a row says, what the file and the page make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import json
+import multiprocessing
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphmsda import UserError
+from graphmsda.data import demo
+from graphmsda.domains import Task
+from tests.conftest import QUICK
+from tests.test_readme import ROOT
+
+sys.path.append(str(ROOT / "benchmarks"))
+
+import accuracy
+import accuracy_rows
+import cells
+import results_page
+
+SMALL = {**QUICK, "backbone": "small", "epochs": 1}
+
+
+def cell(method: str = "mrf", playing: str | None = None, **more: Any) -> cells.Cell:
+    return cells.Cell("demo", "neon", playing, method, "default", 0, settings=SMALL, **more)
+
+
+def asked(*words: str) -> list[cells.Cell]:
+    given = accuracy.build_parser().parse_args([*words, "--out", "none.json"])
+    return list(accuracy.cells(given))
+
+
+def row(**more: Any) -> dict[str, Any]:
+    made = {"command": f"python run.py --targets {more.get('target', 'mm')} --seeds {more.get('seed', 0)} --out x"}
+    made |= {"commit": "abc", "hardware": "a GPU", "minutes": 1.0, "oracle_accuracy": None, "parameters": {}}
+    first = {"method": "mrf", "setting": "default", "target": "mm", "seed": 0, "epochs": 30, "accuracy": 0.9}
+    return first | made | {"settings": {}} | more
+
+
+def test_source_only_is_read_off_adabn_to_the_bit(tmp_path: Path) -> None:
+    adabn, read_off = cells.train_cell(cell("adabn", also=("source-only",)), tmp_path)
+    (trained,) = cells.train_cell(cell("source-only"), tmp_path)
+    assert read_off["trained"] == "with adabn"
+    for name in ("method", "accuracy", "label_free", "source_accuracy", "steps"):
+        assert read_off[name] == trained[name]
+    assert adabn["label_free"] != trained["label_free"]
+
+
+def test_row_says_what_it_is(tmp_path: Path) -> None:
+    (found,) = cells.train_cell(cell(parameters={"tau": 0.2}), tmp_path)
+    assert found["method"] == "mrf"
+    assert "playing" not in found
+    assert found["parameters"] == {"tau": 0.2}
+    assert found["steps"] == 3
+    assert found["epochs"] == 1
+    assert found["oracle_accuracy"] is None
+    assert 0 <= found["accuracy"] <= 1
+    free = found["label_free"]
+    assert 0 <= free["mean_entropy"] <= free["entropy_of_mean"] <= torch.tensor(10.0).log() + 1e-3
+    assert 0 <= free["share_confident"] <= 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rehearsal_leaves_the_real_target_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trained: list[Task] = []
+
+    def watch(task: Task, *rest: Any, **more: Any) -> Any:
+        trained.append(task)
+        return fit(task, *rest, **more)
+
+    fit = cells.fit
+    monkeypatch.setattr(cells, "fit", watch)
+    monkeypatch.setattr(cells, "find_task", lambda *_, **__: pytest.fail("the real target was read"))
+    (found,) = cells.train_cell(cell(playing="chalk"), tmp_path)
+    assert found["playing"] == "chalk"
+    assert trained[0].domains == (*(name for name in demo.DOMAINS if name not in ("neon", "chalk")), "chalk")
+    stage = cells.stage_of(cell(playing="chalk"))
+    assert [len(part.y) for part in stage.scored_on] == [len(stage.task.target.x)]  # the demonstration holds none out
+
+
+def test_cells_in_order_and_source_only_with_adabn() -> None:
+    found = asked("--benchmark", "demo", "--targets", "neon", "chalk", "--seeds", "0", "1")
+    assert [c.seed for c in found] == [0] * 8 + [1] * 8
+    assert {c.setting for c in found} == {"default"}
+    trained = accuracy.together(found)
+    assert len(trained) == 12
+    assert [c.also for c in trained if c.method == "adabn"] == [("source-only",)] * 4
+    alone = accuracy.together([c for c in found if c.method != "adabn"])
+    assert sum(c.method == "source-only" for c in alone) == 4
+
+
+def test_changes_give_a_name() -> None:
+    words = ["--benchmark", "demo", "--targets", "neon", "--methods", "mrf", "--set", "tau=0.2", "--epochs", "3"]
+    (found,) = asked(*words, "--device", "cpu")
+    assert (found.setting, found.parameters) == ("tau=0.2", {"tau": 0.2})
+    (found,) = asked(*words, "--lr", "0.1")
+    assert found.setting == "tau=0.2, lr=0.1"
+    (found,) = asked(*words, "--name", "sharp")
+    assert found.setting == "sharp"
+
+
+def test_command_of_a_cell_asks_for_that_cell() -> None:
+    words = "--benchmark pacs --targets S --methods mrf --rehearse --set tau=0.2 start=normal --lr 0.1 --preset paper"
+    for one in asked(*shlex.split(words), "--seeds", "0", "1", "--data-root", "anywhere"):
+        again = asked(*shlex.split(one.command())[2:])
+        assert again == [dataclasses.replace(one, reading={}, settings={"epochs": 20, **one.settings})]
+        assert again[0].key == one.key
+        assert "anywhere" not in one.command()
+
+
+def test_recipe_lies_below_what_is_typed() -> None:
+    (found,) = asked("--benchmark", "pacs", "--targets", "photo", "--methods", "crf")
+    assert found.all_settings["epochs"] == found.key[-1] == 20
+    assert found.all_settings["batch_size"] == 16
+    (found,) = asked("--benchmark", "pacs", "--targets", "photo", "--methods", "crf", "--epochs", "2")
+    assert found.all_settings["epochs"] == found.key[-1] == 2
+    (found,) = asked("--benchmark", "office31", "--targets", "D", "--methods", "mrf")
+    assert found.all_settings["backbone"] == "alexnet"
+
+
+def test_named_settings(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("a: {method: mrf, parameters: {tau: 0.1}}\nb: {method: crf, settings: {lr: 0.01}}\n")
+    words = ["--benchmark", "demo", "--targets", "neon", "--settings", str(file)]
+    first, second = asked(*words)
+    assert (first.method, first.setting, first.parameters) == ("mrf", "a", {"tau": 0.1})
+    assert (second.method, second.setting, second.settings) == ("crf", "b", {"lr": 0.01})
+    (only,) = asked(*words, "--only", "b")
+    assert only == second
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--methods mrf", "--benchmark was not given"),
+        ("--benchmark demo --targets nowhere", "demo has no domain 'nowhere'"),
+        ("--benchmark digits-five --targets xx", "digits-five has no domain 'xx'"),
+        ("--benchmark demo --methods mfr", "did you mean mrf"),
+        ("--benchmark demo --methods mrf --set tua=1", "did you mean tau"),
+        ("--benchmark demo --players neon", "without --rehearse"),
+        ("--benchmark demo --jobs 0", "--jobs 0"),
+        ("--benchmark demo --epochs 0", "--epochs 0"),
+        ("--benchmark demo --settings none.yaml", "none.yaml"),
+        ("--merge none.json", "no such file"),
+    ],
+)
+def test_mistakes_are_one_sentence(words: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert accuracy.main([*shlex.split(words), "--out", str(tmp_path / "out.json")]) == 2
+    found = capsys.readouterr().err
+    assert told in found
+    assert found.count("\n") == 1
+
+
+def test_cells_in_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Trained, skipped the second time, a failing cell told and recorded beside the others."""
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(
+        "good: {method: mrf}\nbad: {method: mrf, settings: {weights: imagenet}}\n"  # the small network has no weights
+    )
+    out = tmp_path / "rows.json"
+    command = f"--benchmark demo --targets neon --settings {settings} --backbone small --epochs 1 --steps-per-epoch 2 "
+    command += f"--batch-size 4 --device cpu --commit abc --out {out}"
+    assert accuracy.main(shlex.split(command)) == 0
+    printed = capsys.readouterr().out
+    assert "mrf [good] -> neon, seed 0: " in printed
+    assert "failed: --weights" in printed
+    assert "0 cells are left and 1 failed" in printed
+    written = json.loads(out.read_text())
+    assert [r["setting"] for r in written["runs"]] == ["good"]
+    assert [r["setting"] for r in written["failed"]] == ["bad"]
+    assert written["runs"][0]["commit"] == "abc"
+    assert accuracy.main([*shlex.split(command), "--only", "good"]) == 0
+    assert "1 of 1 cells are in" in capsys.readouterr().out
+    assert accuracy.main([*shlex.split(command), "--only", "good", "--lr", "0.5"]) == 2
+    assert "give another --name" in capsys.readouterr().err
+
+
+def test_deadline_ends_what_runs(tmp_path: Path) -> None:
+    endless = dataclasses.replace(cell(), settings={**SMALL, "epochs": 100_000, "steps_per_epoch": 100})
+    begin = time.monotonic()
+    assert list(cells.run_cells([endless] * 3, 1, begin + 1.0, tmp_path)) == []
+    assert not [child for child in multiprocessing.active_children() if child.name.startswith("Spawn")]
+
+
+def test_rows_replace_those_of_the_same_cell(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    failed = row(target="sv", error="broken")
+    accuracy_rows.write(one, {"runs": [row(), row(seed=1)], "failed": [failed]})
+    accuracy_rows.write(two, {"runs": [row(accuracy=0.8), row(target="sv")], "failed": [row(seed=1, error="no")]})
+    assert accuracy.main(["--merge", str(two), "--out", str(one)]) == 0
+    found = accuracy_rows.read(one)
+    assert {(r["target"], r["seed"]): r["accuracy"] for r in found["runs"]} == {
+        ("mm", 0): 0.8, ("mm", 1): 0.9, ("sv", 0): 0.9
+    }  # fmt: skip
+    assert found["failed"] == []
+    (tmp_path / "bad.json").write_text("[]")
+    with pytest.raises(UserError, match="not a file of results"):
+        accuracy_rows.read(tmp_path / "bad.json")
+
+
+def test_printed_table_of_a_hundred_cells_is_short() -> None:
+    targets, names = ("mm", "mt", "up", "sv", "syn"), ("default", "tau=0.1", "tau=0.2", "alpha=3")
+    rows = [row(target=t, seed=s, setting=n) for s in range(5) for t in targets for n in names]
+    lines = accuracy_rows.table(rows[:-1])
+    assert sum(len(accuracy_rows.line(r)) + 1 for r in rows) + sum(map(len, lines)) < 8000
+    assert lines[0].split() == ["method", "setting", *targets, "mean", "cells"]
+    assert lines[1].split() == ["mrf", "default", *["90.00"] * 6, "25"]
+    partial = accuracy_rows.table([row(), row(setting="x"), row(target="sv")])
+    assert partial[2].split() == ["mrf", "x", "90.00", "-", "90.00", "of", "1", "1"]
+    played = accuracy_rows.table([row(playing="sv"), row(playing="up", accuracy=0.8)])
+    assert played[0].split() == ["method", "setting", "sv", "up", "mean", "cells"]
+
+
+def results(folder: Path) -> Path:
+    """Digits-five with made-up numbers: all targets of MRF, some of CRF, another setting and a rehearsal."""
+    rows = [
+        row(target=target, seed=seed, accuracy=0.9 + 0.02 * seed + 0.01 * place)
+        for place, target in enumerate(("mm", "mt", "up", "sv", "syn"))
+        for seed in (0, 1)
+    ]
+    rows += [row(method="crf", target="mm", accuracy=0.8), row(playing="sv", accuracy=0.01)]
+    rows += [row(setting="tau=0.1", target="mm", seed=0, accuracy=0.88)]
+    accuracy_rows.write(folder / "digits-five.json", {"runs": rows, "failed": []})
+    return folder
+
+
+def test_page_shows_ours_beside_the_papers(tmp_path: Path) -> None:
+    found = results_page.tables(results(tmp_path))
+    text = found["digits-five"]
+    ours = "| **MRF** | 91.0 ± 1.4 | 92.0 ± 1.4 | 93.0 ± 1.4 | 94.0 ± 1.4 | 95.0 ± 1.4 | 93.0 ± 1.4 | 2 | 30 | – |"
+    assert ours in text
+    assert "| MRF, the paper | 90.7 ± 0.7 | 99.2 ± 0.2 | 98.5 ± 0.4 | 85.8 ± 0.7 | 94.7 ± 0.5 | 93.7 |" in text
+    assert "| **CRF** | 80.0 | – | – | – | – | – | 0 to 1 | 30 | – |" in text
+    assert "| **MRF+** | – |" in text
+    assert "commit abc; a GPU, 1.0 minutes a run: `python run.py --targets mm mt up sv syn --seeds 0 1 --out x`" in text
+    assert "oracle" in text
+    assert "| `mrf` | tau=0.1 | 88.0 | 1 | 30 | -2.0 (1) |" in found["digits-five-settings"]
+    assert "Not measured yet" in found["pacs"]
+
+
+def test_paper_rows_average_as_the_paper_says() -> None:
+    for benchmark, methods in results_page.PAPER.items():
+        for text in methods.values():
+            *numbers, average = (float(part.split()[0]) for part in text.split(", "))
+            assert len(numbers) == len(results_page.TARGETS[benchmark])
+            assert abs(sum(numbers) / len(numbers) - average) < 0.1  # it prints 93.7 for 93.78
+
+
+def test_page_has_a_place_for_each_table(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    page.write_text((ROOT / "docs" / "results.md").read_text(encoding="utf-8"), encoding="utf-8")
+    words = ["--results", str(results(tmp_path)), "--page", str(page)]
+    assert results_page.main(words) == 0
+    once = page.read_text(encoding="utf-8")
+    for name, text in results_page.tables(tmp_path).items():
+        assert once.count(f"<!-- table:{name} -->\n{text}\n<!-- /table:{name} -->") == 1
+    assert results_page.main(words) == 0
+    assert page.read_text(encoding="utf-8") == once
+
+
+def test_page_is_what_the_results_say() -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert results_page.fill(page, results_page.tables(ROOT / "results")) == page
+
+
+@pytest.mark.parametrize("name", ["command", "commit", "hardware"])
+def test_page_refuses_rows_of_unknown_origin(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    accuracy_rows.write(tmp_path / "pacs.json", {"runs": [row(target="photo", **{name: ""})], "failed": []})
+    assert results_page.main(["--results", str(tmp_path), "--print"]) == 2
+    assert f"run 1 (mrf photo 0) has no {name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", [cells, results_page])
+def test_examples(module: Any) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0
