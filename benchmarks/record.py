@@ -48,23 +48,24 @@ def run_sections(script: str, about: str | None, sections: Mapping[str, Section]
 
 
 def run_and_merge(command: str, given: argparse.Namespace, sections: Mapping[str, Section]) -> int:
-    """Run sections and put the rows of each into ``--out`` when it is done; return how many of them failed.
+    """Run sections and put each row into ``--out`` as soon as there is one; return how many sections failed.
 
     A section that fails leaves the others alone, and the rows it had are kept: time on a GPU is dear.
     """
     failed = 0
     for name in given.only:
-        rows = []
+        count = 0
         try:
             for row in sections[name]():
-                rows.append(rounded(row))
+                count += 1
                 print(figure(row), flush=True)
+                if given.out is not None:
+                    made = {"section": name, "command": command, **origin(given.commit)}
+                    merge(given.out, [{**made, "rows": [rounded(row)]}])
         except Exception:
             traceback.print_exc()
-            print(f"{name}: failed after {len(rows)} rows", flush=True)
+            print(f"{name}: failed after {count} rows", flush=True)
             failed += 1
-        if given.out is not None and rows:
-            merge(given.out, [{"section": name, "command": command, **origin(given.commit), "rows": rows}])
     return failed
 
 

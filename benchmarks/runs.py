@@ -6,13 +6,14 @@ import json
 import math
 import multiprocessing
 import os
+import pstats
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +32,46 @@ def measure_run(options: Options) -> Iterator[dict[str, Any]]:
     """A run through the command line, start-up and final evaluation included: with empty caches, then again."""
     for method in options.methods or ("mrf",):
         with tempfile.TemporaryDirectory() as folder:
-            found = {}
-            for name in ("cold", "warm"):
-                found[name] = command_line_run(method, options, Path(folder), name)
-                if found[name] is None:
-                    return
-                print(f"  {method}, {name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
-            yield {
+            row: dict[str, Any] = {
                 "what": f"a run of {method} on {options.task}, {options.steps:,} steps: cold against warm caches",
                 "method": method,
                 "steps": options.steps,
-                **found,
-                "ratio": found["cold"]["seconds"] / found["warm"]["seconds"],
             }
+            for name in ("cold", "warm"):
+                row[name] = command_line_run(method, options, Path(folder), name)
+                if row[name] is None:
+                    return
+                print(f"  {method}, {name}: {json.dumps(row[name])}", file=sys.stderr, flush=True)
+                row["ratio"] = row["cold"]["seconds"] / row[name]["seconds"]
+                yield row  # the second time in place of the first
+            if options.profile:
+                file = Path(folder) / "profile"
+                command_line_run(method, options, Path(folder), "profiled", ("-m", "cProfile", "-o", str(file)))
+                pstats.Stats(str(file), stream=sys.stderr).sort_stats("cumulative").print_stats(60)
 
 
-def command_line_run(method: str, options: Options, folder: Path, name: str) -> dict[str, float] | None:
-    """Run ``graphmsda fit`` as a user does and return what it took and gave; None where there are no data."""
+def command_line_run(
+    method: str, options: Options, folder: Path, name: str, before: Sequence[str] = ()
+) -> dict[str, float] | None:
+    """Run ``graphmsda fit`` as a user does and return what it took and gave; None where there are no data.
+
+    ``before`` are words for Python that come before ``-m graphmsda``.
+    """
     out, caches = folder / name, folder / "caches"
     command = [
-        *(sys.executable, "-m", "graphmsda", "fit", "--task", options.task, "--method", method, "--out", str(out)),
+        *(
+            sys.executable,
+            *before,
+            "-m",
+            "graphmsda",
+            "fit",
+            "--task",
+            options.task,
+            "--method",
+            method,
+            "--out",
+            str(out),
+        ),
         *("--epochs", str(max(1, options.steps // PER_EPOCH))),
         *("--steps-per-epoch", str(min(PER_EPOCH, options.steps))),
     ]

@@ -198,6 +198,9 @@ def main() -> int:
     add("--epochs", type=int, help="epochs of accuracy (default: 20)")
     add("--task", help="task of run (default: digits-five:mm, on a CPU demo:neon)")
     add("--steps", type=int, help="steps of run (default: 19500 on a GPU)")
+    add(
+        "--profile", action="store_true", default=None, help="after run, show where the host's time goes in a third one"
+    )
     add("--turns", type=int, help="how often each thing is timed")
     given = parser.parse_args()
     names = {field.name for field in dataclasses.fields(Options)}
@@ -208,8 +211,9 @@ def main() -> int:
 
 def _command(given: argparse.Namespace) -> str:
     """Return the command again, without where results go and which commit was said to be measured."""
+    left_out = ("out", "commit", "profile")
     words = [f"--{name.replace('_', '-')} {' '.join(map(str, value)) if isinstance(value, list) else value}"
-             for name, value in vars(given).items() if value is not None and name not in ("out", "commit")]  # fmt: skip
+             for name, value in vars(given).items() if value is not None and name not in left_out]  # fmt: skip
     return " ".join(["python benchmarks/speed.py", *words])
 
 

@@ -50,6 +50,7 @@ class Options:
         epochs: Epochs of ``accuracy``.
         task: Task of ``run``.
         steps: Steps of ``run``.
+        profile: Whether ``run`` also shows where the host's time goes.
         turns: How often each thing is timed.
         seconds: Least duration of one timing.
     """
@@ -61,6 +62,7 @@ class Options:
     epochs: int = 20
     task: str = "digits-five:mm" if CUDA else "demo:neon"
     steps: int = 19_500 if CUDA else 5
+    profile: bool = False
     turns: int = 5 if CUDA else 3
     seconds: float = 0.3 if CUDA else 0.05
 

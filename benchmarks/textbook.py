@@ -119,7 +119,7 @@ class MRF(nn.Module):
 
     needs_target = True
 
-    def __init__(self, classes: int, domains: int, features: int, tau: float = 0.3, wrong_edges: int = 6) -> None:
+    def __init__(self, classes: int, domains: int, features: int, tau: float = 0.2, wrong_edges: int = 6) -> None:
         super().__init__()
         self.tau, self.wrong_edges = tau, wrong_edges
         self.prototypes = nn.Parameter(torch.randn(domains, classes, features))

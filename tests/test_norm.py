@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from graphmsda.backbones import build_backbone
 from graphmsda.engine.optim import AveragedState, averaging_weight
-from graphmsda.norm import DomainBatchNorm, Layout, convert_norms
+from graphmsda.norm import NOWHERE, DomainBatchNorm, Layout, convert_norms
 
 CHANNELS = 4
 
@@ -88,6 +89,33 @@ def test_even_domains_all_at_once_are_the_same(images: bool, dtype: torch.dtype)
     for (name, one), two in zip(norms[0].named_parameters(), norms[1].parameters(), strict=True):
         torch.testing.assert_close(two.grad, one.grad, rtol=1e-6, atol=1e-5, msg=name)
     torch.testing.assert_close(norms[1].state_dict(), norms[0].state_dict(), **close)
+
+
+@both_kinds
+@pytest.mark.parametrize("even", [True, False])
+def test_a_chunk_of_no_domain_leaves_no_trace(images: bool, even: bool) -> None:
+    """It is normalised by its own statistics, and changes neither running ones nor its neighbours."""
+    alone, beside = new(domains=3), new(domains=3)
+    x = torch.cat([rows(6, images, seed) for seed in range(3)])
+    lay(alone.layout, (6, 6), (1, 2))
+    lay(beside.layout, (6, 6, 6), (1, 2, NOWHERE))
+    assert beside.layout.even
+    expected = alone(x[:12])
+    found = beside.forward_even(x) if even else beside(x)
+    close = {"rtol": 1e-6, "atol": 1e-6}
+    torch.testing.assert_close(found[:12], expected, **close)
+    torch.testing.assert_close(beside.state_dict(), alone.state_dict(), **close)
+    other = new(domains=3)
+    lay(other.layout, (6,), (0,))
+    torch.testing.assert_close(found[12:], other(x[12:]), **close)
+
+
+def test_dropout_is_left_out_where_nothing_may_be_uncertain() -> None:
+    backbone = build_backbone("small", (3, 16, 16), 2, dropout=0.9)
+    x = torch.rand(8, 3, 16, 16)
+    twice = [backbone(x, (8,), (0,), certain=True) for _ in range(2)]
+    torch.testing.assert_close(*twice)
+    assert not torch.equal(backbone(x, (8,), (0,)), backbone(x, (8,), (0,)))
 
 
 @both_kinds

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphmsda.data import augment
-from graphmsda.data.augment import OPERATIONS, flips_make_sense, strong, views, weak
+from graphmsda.data.augment import OPERATIONS, change, corrupt, flips_make_sense, plan, strong, views, weak
 
 MANY = 20_000
 
@@ -171,7 +171,7 @@ def test_nothing_waits_for_the_device_or_for_gradients() -> None:
     """Shapes alone are enough on a device without numbers: no value is ever looked at."""
     plan = augment._strong_parameters(4, generator(), True, 3, 1.0, 0.5)
     plan = {name: value.to("meta") for name, value in plan.items()}
-    out = augment._apply(torch.empty(4, 3, 32, 32, dtype=torch.uint8, device="meta"), plan, True)
+    out = augment.change(torch.empty(4, 3, 32, 32, dtype=torch.uint8, device="meta"), plan, True)
     assert (out.shape, out.dtype) == ((4, 3, 32, 32), torch.uint8)
     assert not strong(torch.rand(2, 3, 8, 8), generator(), flip=True).requires_grad
 
@@ -196,3 +196,32 @@ def test_nothing_waits_for_the_device_or_for_gradients() -> None:
 )
 def test_where_flips_make_sense(classes: list[str], expected: bool) -> None:
     assert flips_make_sense(classes) is expected
+
+
+def test_each_image_is_strong_with_its_own_probability() -> None:
+    count = 4000
+    share = torch.cat([torch.zeros(count), torch.full((count,), 0.5), torch.ones(count)])
+    drawn = plan(share, 3 * count, torch.Generator().manual_seed(0), flip=False)
+    changed = (drawn["covered"] > 0).float().view(3, count).mean(1)
+    assert changed[0] == 0
+    assert changed[1] == pytest.approx(0.5, abs=0.03)
+    assert changed[2] == pytest.approx(1.0, abs=0.01)
+    weak_ones = {name: value[:count] for name, value in drawn.items()}
+    assert (weak_ones["brightness"] == 1).all()
+    assert (weak_ones["threshold"] == 2).all()
+    assert (weak_ones["bits"] == 8).all()
+    assert (weak_ones["angle"].abs() <= 5).all()
+
+
+def test_without_probabilities_all_views_are_weak() -> None:
+    one, two = (torch.Generator().manual_seed(3) for _ in range(2))
+    x = images(8)
+    assert torch.equal(change(x, plan(None, 8, one, flip=True), True), weak(x, two, flip=True))
+
+
+def test_corrupted_features_come_from_the_same_column() -> None:
+    x = torch.arange(200.0)[:, None] + 1000 * torch.arange(5)
+    y = corrupt(x, torch.Generator().manual_seed(0), 0.3)
+    assert (y // 1000 == torch.arange(5)).all()
+    assert float((y != x).float().mean()) == pytest.approx(0.3, abs=0.05)
+    assert torch.equal(corrupt(x, torch.Generator().manual_seed(0), 0.0), x)

@@ -133,6 +133,7 @@ def test_two_processes_equal_one(method: str, precision: str, tolerance: float, 
     settings = ["--method", method, "--precision", precision, "--dropout", 0, "--batch-size", 7]
     settings += ["--epochs", 2, "--steps-per-epoch", 4 if precision == "64" else 2, "--device", "cpu"]
     settings += ["--set", "dropout=0"] if method == "crf" else []
+    settings += ["--set", "tau=0.3"] if precision == "32" else []  # a softer posterior: rounding stays small
     for processes in (1, 2):
         result = run_command("fit", *flags, *settings, "--devices", processes, "--out", tmp_path / str(processes))
         assert result.returncode == 0, result.stderr

@@ -65,6 +65,16 @@ def test_prototypes_of_a_part_are_spared_too() -> None:
     assert [g["weight_decay"] for g in plain.param_groups] == [0.1]
 
 
+def test_what_is_not_the_backbone_has_a_rate_of_its_own() -> None:
+    method = nn.ModuleDict({"backbone": nn.Linear(2, 2), "head": Toy()})
+    groups = build_optimiser(method, Settings(lr=0.01, head_lr=0.05)).param_groups
+    factors = {id(p): group["factor"] for group in groups for p in group["params"]}
+    for name, parameter in method.named_parameters():
+        assert factors[id(parameter)] == pytest.approx(1.0 if name.startswith("backbone.") else 5.0), name
+    assert len({id(group["lr"]) for group in groups}) == len(groups)  # each is written by itself
+    assert {group["factor"] for group in build_optimiser(method, Settings(lr=0.01)).param_groups} == {1.0}
+
+
 def test_every_parameter_is_optimised_once() -> None:
     toy = Toy()
     held = [id(p) for g in build_optimiser(toy, settings("sgd")).param_groups for p in g["params"]]

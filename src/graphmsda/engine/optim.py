@@ -16,18 +16,28 @@ EVERY = 8  # steps between two moves of the averaged state: averaging costs byte
 def build_optimiser(method: nn.Module, settings: Settings) -> torch.optim.Optimizer:
     """Build the optimiser over all parameters; prototypes take no weight decay.
 
-    Weight decay would pull prototypes to the origin, away from the embeddings they stand for. They have a learning rate
-    of their own because they are places among embeddings, whose scale does not depend on the network: with the small
-    rate that suits a pretrained network they would stay where they started. A group's rate is a tensor on the device,
-    which a step writes before it uses it: the run's rate times the group's factor.
+    Weight decay would pull prototypes to the origin, away from the embeddings they stand for. What is not the backbone
+    starts from nothing and has a learning rate of its own: with the small one that suits a pretrained network, graph
+    layers would hardly learn and prototypes stay where they started. A group's rate is a tensor on the device, which a
+    step writes before it uses it: the run's rate times the group's factor.
     """
-    prototypes = [p for name, p in method.named_parameters() if name.split(".")[-1] == "prototypes"]
-    others = [p for name, p in method.named_parameters() if name.split(".")[-1] != "prototypes"]
-    rate = torch.tensor(settings.lr, device=others[0].device)
-    groups = [{"params": others, "weight_decay": settings.weight_decay, "factor": 1.0, "lr": rate}]
-    if prototypes:
-        factor = settings.prototype_lr / settings.lr if settings.prototype_lr else 1.0
-        groups.append({"params": prototypes, "weight_decay": 0.0, "factor": factor, "lr": rate.clone()})
+    factor = settings.head_lr / settings.lr if settings.head_lr and settings.lr else 1.0
+    parts: dict[str, list[nn.Parameter]] = {"backbone": [], "head": [], "prototypes": []}
+    for name, parameter in method.named_parameters():
+        last = name.split(".")[-1]
+        part = "prototypes" if last == "prototypes" else "backbone" if name.startswith("backbone.") else "head"
+        parts[part].append(parameter)
+    rate = torch.tensor(settings.lr, device=next(method.parameters()).device)
+    groups = [
+        {
+            "params": some,
+            "weight_decay": 0.0 if part == "prototypes" else settings.weight_decay,
+            "factor": 1.0 if part == "backbone" else factor,
+            "lr": rate.clone(),
+        }
+        for part, some in parts.items()
+        if some
+    ]
     optimiser: torch.optim.Optimizer
     if settings.optimiser == "sgd":
         optimiser = torch.optim.SGD(groups, lr=rate, momentum=MOMENTUM, nesterov=True, fused=True)
@@ -36,7 +46,7 @@ def build_optimiser(method: nn.Module, settings: Settings) -> torch.optim.Optimi
         kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
         optimiser = kind(groups, lr=rate, fused=True, capturable=rate.is_cuda)
         moments = ("exp_avg", "exp_avg_sq")
-    for parameter in (*others, *prototypes):  # zeros, as they would be made in the first step: they stay where they are
+    for parameter in method.parameters():  # zeros, as they would be made in the first step: they stay where they are
         optimiser.state[parameter] = {name: torch.zeros_like(parameter) for name in moments}
         if settings.optimiser != "sgd":
             optimiser.state[parameter]["step"] = torch.zeros_like(rate)

@@ -61,7 +61,9 @@ class Settings:
         "adam", "optimiser; adam's weight decay is coupled, as in the paper", "adam", "adamw", "sgd"
     )
     lr: float = option(0.0, "learning rate (0: 2e-4 for 3conv-2fc, 3e-3 for small and mlp, else 5e-5)")
-    prototype_lr: float = option(0.0, "learning rate of prototypes that are learnt (0: lr)")
+    head_lr: float = option(
+        0.0, "learning rate of all that is not the backbone (0: lr, with pretrained weights ten times that)"
+    )
     weight_decay: float = option(5e-4, "weight decay (never on prototypes)")
     schedule: str = option("cosine", "learning rate over the run", "cosine", "constant")
     clip: float = option(0.0, "largest gradient norm (0: no clipping)")
@@ -89,7 +91,7 @@ class Settings:
             _require(not choices or value in choices, field.name, value, f"one of {', '.join(choices or ())}")
         for name in ("epochs", "devices", "nodes"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
-        rates = ("lr", "prototype_lr", "weight_decay", "clip")
+        rates = ("lr", "head_lr", "weight_decay", "clip")
         for name in ("steps_per_epoch", "batch_size", *rates, "checkpoint_seconds"):
             _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "a number not below 0")
         for name in ("dropout", "average"):
@@ -117,6 +119,7 @@ class Settings:
         # Table 1 of the paper for its own backbones; what trains well within minutes for the small ones.
         batch_size = self.batch_size or {"3conv-2fc": 128, "small": 32, "mlp": 32}.get(backbone, 16)
         largest = max(len(source.y) for source in task.sources)
+        lr = self.lr or {"3conv-2fc": 2e-4, "small": 3e-3, "mlp": 3e-3}.get(backbone, 5e-5)
         return dataclasses.replace(
             self,
             parameters=parameters,
@@ -125,7 +128,8 @@ class Settings:
             weights=weights,
             augment=self.augment if self.augment != "auto" else "mixed" if find_method(self.method).views else "none",
             precision={"cuda": "bf16"}.get(device, "32") if self.precision == "auto" else self.precision,
-            lr=self.lr or {"3conv-2fc": 2e-4, "small": 3e-3, "mlp": 3e-3}.get(backbone, 5e-5),
+            lr=lr,
+            head_lr=self.head_lr or (lr if weights == "none" else 10 * lr),
             batch_size=batch_size,
             steps_per_epoch=self.steps_per_epoch or max(1, largest // batch_size),
         )
