@@ -513,3 +513,12 @@ def test_a_gpu_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="--device cuda: PyTorch finds no CUDA device"):
         Run.load(run.path, device="cuda")
+
+
+def test_hyperparameters_of_another_version_are_told(run: Run, tmp_path: Path) -> None:
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    about = json.loads((copy / "model.json").read_text())
+    about["parameters"]["forgotten"] = 1
+    (copy / "model.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match=r"has hyper-parameters that .* does not know .*forgotten"):
+        Run.load(copy)

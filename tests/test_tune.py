@@ -206,12 +206,12 @@ def test_the_command_prints_one_table_and_its_recipe_trains_the_real_task(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = data / "d.csv"
-    line = command(data, tmp_path / "tune", "--target", str(target), "--param", "tau", "0.1", "0.3", "--set", "alpha=1")
+    line = command(data, tmp_path / "tune", "--target", str(target), "--param", "tau", "0.1", "0.2", "--set", "alpha=1")
     assert main([*line, "--param", "weight-decay", "0", "1e-3", "--clip", "1"]) == 0
     output = capsys.readouterr()
     assert "5 settings x 3 players x 1 seed = 15 runs; playing the target: a, b, c" in output.err
     assert "15/15 " in output.err
-    assert "default (tau 0.3, weight-decay 0.0005)" in output.out
+    assert "default (tau 0.2, weight-decay 0.0005)" in output.out
     assert "-> a" in output.out
     assert "Best on average: " in output.out
     after = f"graphmsda fit --config {tmp_path / 'tune' / 'best.yaml'} --out RUN-DIRECTORY"

@@ -135,11 +135,18 @@ def mlp(shape: Sequence[int], dropout: float) -> tuple[nn.Module, int]:
     ), 128
 
 
+def identity(shape: Sequence[int], dropout: float) -> tuple[nn.Module, int]:
+    """Return nothing but a standardisation per domain, for feature vectors that are embeddings already."""
+    return nn.Sequential(nn.BatchNorm1d(shape[0])), shape[0]
+
+
 BACKBONES: dict[str, Callable[[Sequence[int], float], tuple[nn.Module, int]]] = {
     "small": small,
     "3conv-2fc": three_conv_two_fc,
     "mlp": mlp,
+    "identity": identity,
 }
+OF_FEATURES = ("mlp", "identity")  # those that read feature vectors; all others read images
 # The paper's other networks come from torchvision, as does any other of its classification models by its name there.
 PRETRAINED = ("alexnet", "resnet18", "resnet50", "resnet101")
 LARGEST_SOUGHT = 512  # pixels a side: up to there a size that fits is looked for when the one given does not
@@ -161,7 +168,7 @@ def build_backbone(
     """
     if name not in BACKBONES and name not in torchvision_names():
         raise UserError(f"--backbone: unknown backbone {name!r}; choose one of {_choices(name)}")
-    if (len(shape) == 3) == (name == "mlp"):
+    if (len(shape) == 3) == (name in OF_FEATURES):
         kind = "images" if len(shape) == 3 else "feature vectors"
         raise UserError(f"--backbone: {name!r} does not read {kind}; leave --backbone at auto")
     if len(shape) == 3 and min(shape[1:]) < SMALLEST:

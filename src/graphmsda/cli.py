@@ -14,7 +14,11 @@ from typing import Any, NoReturn
 
 from graphmsda import __version__, data_commands
 from graphmsda.errors import UserError
+from graphmsda.export import commands as export_commands
+from graphmsda.figures import commands as figure_commands
 from graphmsda.reading import READING, add_reading, recipe_data, refuse
+from graphmsda.study import commands as study_commands
+from graphmsda.tuning import commands as tune_commands
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,21 +71,11 @@ def build_parser() -> Parser:
     add_training(fit)
     fit.set_defaults(command=command_fit, resumes=True)
 
-    tune = commands.add_parser("tune", help="choose hyper-parameters without target labels: sources play the target")
-    grid = "values to compare of a hyper-parameter or training setting; several --param make a grid"
-    tune.add_argument("--param", nargs="+", action="append", default=[], metavar=("NAME", "VALUE"), help=grid)
-    tune.add_argument("--players", nargs="+", metavar="NAME", help="sources that play the target (default: all)")
-    tune.add_argument("--seeds", nargs="+", type=int, metavar="N", help="average over these seeds (default: 0)")
-    tune.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
-    tune.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs; the same one resumes")
-    add_training(tune, without=("seed", "devices", "nodes"))
-    tune.set_defaults(command=command_tune, resumes=True)
+    tune_commands.add_parser(commands)
 
     evaluate = commands.add_parser("evaluate", help="compare a model's predictions with labels")
     evaluate.add_argument("run", type=Path, help="run directory")
-    evaluate.add_argument(
-        "--data", metavar="PATH", help="labelled data (default: the test part of a benchmark's target)"
-    )
+    evaluate.add_argument("--data", metavar="PATH", help="labelled data (default: a benchmark target's test part)")
     add_reading(evaluate, "format", "root", "data_root", "variant", "cache")
     evaluate.add_argument("--json", action="store_true", help="print JSON; accuracies are fractions")
     evaluate.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
@@ -96,6 +90,12 @@ def build_parser() -> Parser:
     predict.set_defaults(command=command_predict)
 
     data_commands.add_parsers(commands.add_parser("data", help="benchmarks, checks of your data, the cache"), Parser)
+
+    study_commands.add_parsers(commands.add_parser("study", help="many runs: tables, ablations, timing"), Parser)
+
+    figure_commands.add_parsers(commands.add_parser("figure", help="draw finished runs as a paper would"), Parser)
+
+    export_commands.add_parser(commands)
 
     methods = commands.add_parser("methods", help="what methods there are, with citation and hyper-parameters")
     methods.add_argument("name", nargs="?", help="one of them, in full")
@@ -231,16 +231,6 @@ def command_fit(given: argparse.Namespace) -> None:
     if named is None:
         print(f"  graphmsda evaluate {given.out} --data LABELLED-FOLDER")
     print(f"  graphmsda predict {given.out} NEW-IMAGES --out predictions.csv")
-
-
-def command_tune(given: argparse.Namespace) -> None:
-    """Compare settings with each source playing the target."""
-    from graphmsda.tune import run_command
-    from graphmsda.tuning.grid import read_parameters
-
-    take_recipe_data(given)
-    settings = given_settings(given)
-    run_command(given, read_parameters(settings.get("method", "mrf"), given.param, read_value), settings)
 
 
 def command_evaluate(given: argparse.Namespace) -> None:

@@ -167,7 +167,8 @@ class Batch:
     Attributes:
         sources: One part per source, in the task's order. Sizes may differ.
         target: Unlabelled target samples, ``(B, ...)``.
-        progress: How much of the training is done, 0 to 1, a 0-dim tensor that drives ramps and schedules.
+        progress: How much of the training, or of its present stage, is done, 0 to 1, a 0-dim tensor that drives ramps
+            and schedules.
         seed: What random numbers that all processes of a run must share are made of (`graphmsda.graphs.draws`), the
             same for every repeat of the step, int64, a 0-dim tensor.
         strong: The same target samples changed much more, for methods that declare `views`.

@@ -59,7 +59,13 @@ class Run:
         domains = len(about["domains"])
         with torch.device("meta"):  # shapes only: every number comes from the file
             backbone = build_backbone(about["backbone"], about["shape"], domains, dropout=about["dropout"])
-            method = build_method(about["method"], backbone, len(about["classes"]), domains, about["parameters"])
+            try:
+                method = build_method(about["method"], backbone, len(about["classes"]), domains, about["parameters"])
+            except TypeError as error:
+                raise UserError(
+                    f"{path / folder.MODEL_ABOUT} has hyper-parameters that {about['method']} does not know ({error}); "
+                    "load it with the version of graphmsda that wrote it, or train again"
+                ) from error
         try:
             method.load_state_dict(state, assign=True)
         except RuntimeError as error:

@@ -137,7 +137,7 @@ def test_other_things_are_refused(tmp_path: Path) -> None:
         ({"lr": 0.5}, "lr was 0.003 and is now 0.5"),
         ({"seed": 3}, "seed was 0 and is now 3"),
         ({"batch_size": 8, "steps_per_epoch": 1}, "batch_size was 32 and is now 8"),
-        ({"parameters": {"tau": 2.0}}, "tau was 0.3 and is now 2.0"),
+        ({"parameters": {"tau": 2.0}}, "tau was 0.2 and is now 2.0"),
         ({"method": "crf"}, "method was 'mrf' and is now 'crf'"),
         ({"preset": "paper"}, "likelihood was 'log' and is now 'verbatim'"),
     ],

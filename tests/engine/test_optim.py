@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from graphmsda.backbones import Backbone
 from graphmsda.engine.optim import (
     EVERY,
     AveragedState,
@@ -66,11 +67,12 @@ def test_prototypes_of_a_part_are_spared_too() -> None:
 
 
 def test_what_is_not_the_backbone_has_a_rate_of_its_own() -> None:
-    method = nn.ModuleDict({"backbone": nn.Linear(2, 2), "head": Toy()})
+    network = Backbone(nn.Linear(2, 2), 2, 1, (0.0,), (1.0,))
+    method = nn.ModuleDict({"encoder": network, "head": Toy()})  # whatever it is called
     groups = build_optimiser(method, Settings(lr=0.01, head_lr=0.05)).param_groups
     factors = {id(p): group["factor"] for group in groups for p in group["params"]}
     for name, parameter in method.named_parameters():
-        assert factors[id(parameter)] == pytest.approx(1.0 if name.startswith("backbone.") else 5.0), name
+        assert factors[id(parameter)] == pytest.approx(1.0 if name.startswith("encoder.") else 5.0), name
     assert len({id(group["lr"]) for group in groups}) == len(groups)  # each is written by itself
     assert {group["factor"] for group in build_optimiser(method, Settings(lr=0.01)).param_groups} == {1.0}
 

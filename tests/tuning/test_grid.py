@@ -22,7 +22,7 @@ def test_the_grid_is_the_full_product_beside_the_default(features: Task) -> None
         "lr=0.001,tau=1.0",
         "lr=0.01,tau=1.0",
     ]
-    assert grid[0].values == {"tau": 0.3, "lr": 0.003}
+    assert grid[0].values == {"tau": 0.2, "lr": 0.003}
     assert grid[0].settings == BASE
     assert grid[2].settings == {**BASE, "lr": 1e-2, "parameters": {"tau": 0.1}}
     assert grid[2].resolved.lr == 1e-2
@@ -30,7 +30,7 @@ def test_the_grid_is_the_full_product_beside_the_default(features: Task) -> None
 
 
 def test_two_spellings_of_a_setting_are_one(features: Task) -> None:
-    grid = build_grid("mrf", {"tau": [0.3, 0.1, 0.10], "lr": [0, 3e-3]}, BASE, features)
+    grid = build_grid("mrf", {"tau": [0.2, 0.1, 0.10], "lr": [0, 3e-3]}, BASE, features)
     assert [s.name for s in grid] == ["default", "lr=0,tau=0.1"]
     # The default is what all runs have in common, whatever that is.
     moved = build_grid("mrf", {"tau": [0.3, 0.1]}, {**BASE, "parameters": {"tau": 0.1}}, features)

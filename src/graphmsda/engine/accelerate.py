@@ -20,9 +20,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphmsda import parallel
+from graphmsda.backbones import Backbone
 from graphmsda.data import augment
 from graphmsda.domains import Batch, Labelled
 from graphmsda.engine.settings import Settings
@@ -208,11 +209,12 @@ def derivatives_kept() -> AbstractContextManager[None]:
 def compiled_parts(training: Training) -> list[tuple[Any, str, Any]]:
     """Return what to put in place of what: owner, name of the attribute, and its compiled form."""
     method, descent = training.method, training.descent
+    bodies = nn.ModuleList(module.body for module in method.modules() if isinstance(module, Backbone))
     if type(method).losses is not Method.losses:
-        descent.keep_copies(method.backbone.body, method.backbone.mixed)
+        descent.keep_copies(bodies, method.backbone.mixed)
         parts: list[tuple[Any, str, Any]] = [(method, "losses", compiled_losses(method, descent.copies))]
     else:
-        parts = [(method.backbone.body, "forward", compiled(method.backbone.body.forward, whole=False))]
+        parts = [(body, "forward", compiled(body.forward, whole=False)) for body in bodies]
     parts.append((descent, "step", descent.in_one_pass(compiled)))
     if training.changed and training.task.is_images:
         parts.append((training, "change", compiled(augment.change)))

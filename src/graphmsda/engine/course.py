@@ -16,6 +16,7 @@ from graphmsda import parallel
 from graphmsda.data.sampler import Stream, seed_of
 from graphmsda.engine.optim import learning_rate
 from graphmsda.engine.settings import Settings
+from graphmsda.engine.stages import Span, lay_out, stage_at
 
 SHARED = 2  # what a seed is for: numbers that all processes draw alike
 WINDOW = 256  # steps in the tables
@@ -28,7 +29,7 @@ class Moment:
     Attributes:
         rows: Rows that this process takes of each domain, int64 ``(D, B)``.
         rate: Learning rate.
-        progress: Share of the training that is done.
+        progress: Share of the training that is done, of its stage where there are several.
         seed: Seed of what all processes draw alike, int64.
     """
 
@@ -41,8 +42,11 @@ class Moment:
 class Course:
     """The numbers of all steps, `WINDOW` of them at a time."""
 
-    def __init__(self, settings: Settings, streams: Sequence[Stream], device: torch.device) -> None:
+    def __init__(
+        self, settings: Settings, streams: Sequence[Stream], device: torch.device, stages: Sequence[Span] = ()
+    ) -> None:
         self.settings, self.streams = settings, streams
+        self.stages = stages or lay_out((), settings.steps)
         self._next = self._end = -1
         rows, numbers, seeds = self._tables(range(1))
         self._rows = rows.new_zeros((WINDOW, *rows.shape[1:]), device=device)
@@ -70,9 +74,15 @@ class Course:
         rate, progress = numbers.unbind()
         return Moment(rows, rate, progress, seeds)
 
+    def numbers(self, step: int) -> tuple[float, float]:
+        """Return learning rate and progress of a step; each stage runs through all of both."""
+        stage = self.stages[stage_at(self.stages, step)]
+        progress = stage.progress(step)
+        return stage.rate * learning_rate(self.settings, progress), progress
+
     def _tables(self, steps: range) -> tuple[Tensor, Tensor, Tensor]:
         settings = self.settings
         rows = torch.stack([stream.batches(steps) for stream in self.streams], dim=1)
-        numbers = [(learning_rate(settings, step / settings.steps), step / settings.steps) for step in steps]
+        numbers = [self.numbers(step) for step in steps]
         seeds = [seed_of(settings.seed, SHARED, step) for step in steps]
         return parallel.local_part(rows).contiguous(), torch.tensor(numbers), torch.tensor(seeds)

@@ -24,7 +24,6 @@ from graphmsda.domains import Task
 from graphmsda.engine import folder
 from graphmsda.engine.accelerate import is_compiled, stepper
 from graphmsda.engine.devices import start
-from graphmsda.engine.optim import learning_rate
 from graphmsda.engine.progress import progress_bar
 from graphmsda.engine.saving import Saver
 from graphmsda.engine.settings import INTERVAL as INTERVAL
@@ -75,6 +74,7 @@ def fit(
     main = parallel.rank() == 0
     with torch.random.fork_rng():  # leaves the caller's random numbers alone
         training = Training(task, chosen, device)
+        refuse_longer_stages(training, path)
         # Whatever can be wrong with what was asked has been told by now: only here is the first file written.
         with folder.locked(path) if main else nullcontext():
             if main:
@@ -90,6 +90,18 @@ def fit(
     return Run.load(path, device=chosen.device)
 
 
+def refuse_longer_stages(training: Training, path: Path) -> None:
+    """Refuse more epochs than a run was begun with where that would change what has already been trained."""
+    if len(training.stages) == 1 or not (path / folder.CONFIG).is_file():
+        return
+    before, now = folder.read_config(path)["settings"].get("epochs"), training.settings.epochs
+    if before != now:
+        raise UserError(
+            f"--extend: {training.settings.method} is trained in stages, each a share of the run, so {path} cannot go "
+            f"on from {before} to {now} epochs; choose another --out"
+        )
+
+
 def notes(training: Training) -> Iterator[str]:
     """Yield what a user should know before the first step."""
     if training.step == 0:
@@ -103,18 +115,24 @@ def train(training: Training, path: Path, saver: Saver, *, show: bool) -> None:
     settings, main = training.settings, parallel.rank() == 0
     metrics = folder.Metrics(path / folder.METRICS, training.step) if main else None
     tally = Tally()
-    step = stepper(training, lambda: take_step(training, tally))
+
+    def take() -> None:
+        take_step(training, tally)
+
+    step = stepper(training, take)
     good, saved, begin = training.snapshot(), time.monotonic(), time.monotonic()
     title = f"{settings.method} -> {training.task.target.name}"
     training.method.train()
     with progress_bar(settings.steps, training.step, title, enabled=show) as tell, stop_on_signal() as stopped:
         while training.step < settings.steps:
+            if training.enter_stage():  # what was compiled and captured of the last one is of no use
+                step, good = stepper(training, take), training.snapshot()
             training.prepare()
             step()
             training.step += 1
             tell(training.step)
             last = training.step == settings.steps
-            due = settings.is_read(training.step)
+            due = training.is_read(training.step)
             # Alone, a run can stop after any step; several processes must agree on one.
             stop = stopped() if parallel.world_size() == 1 else due and parallel.any_process(stopped(), training.device)
             if not (due or stop):
@@ -128,7 +146,7 @@ def train(training: Training, path: Path, saver: Saver, *, show: bool) -> None:
             if metrics is not None:
                 epoch = training.step / settings.steps_per_epoch
                 elapsed = round(time.monotonic() - begin, 3)
-                rate = learning_rate(settings, (training.step - 1) / settings.steps)
+                rate, _ = training.course.numbers(training.step - 1)
                 metrics.write({"step": training.step, "epoch": round(epoch, 3), "seconds": elapsed, "lr": rate} | row)
             good = training.snapshot()
             if main and (last or stop or time.monotonic() - saved >= settings.checkpoint_seconds):
@@ -185,12 +203,16 @@ class Tally:
         self._step, self._norms = {}, []
 
     def end_step(self) -> None:
-        """Add the step's values to the sums, the last of which counts steps, and keep the newest norm."""
+        """Add the step's values to the sums, the last of which counts steps, and keep the newest norm.
+
+        Where the values have other names than before, as in a new stage, the sums begin anew.
+        """
         several = [found[0] if len(found) == 1 else torch.stack(found).sum() for found in self._step.values()]
         values = torch.stack([value.float() for value in several])
         values = torch.cat([values, torch.ones_like(values[:1])])
-        if not self._names:
-            self._names = {name: len(found) for name, found in self._step.items()}
+        names = {name: len(found) for name, found in self._step.items()}
+        if names != self._names:
+            self._names = names
             self._sums, self._gradient = torch.zeros_like(values), torch.full_like(values[0], UNKNOWN)
         self._sums += values
         if self._norms:

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from graphmsda.backbones import Backbone
 from graphmsda.engine.settings import Settings
 
 MOMENTUM = 0.9  # of stochastic gradient descent, in Nesterov's form
@@ -22,10 +23,11 @@ def build_optimiser(method: nn.Module, settings: Settings) -> torch.optim.Optimi
     step writes before it uses it: the run's rate times the group's factor.
     """
     factor = settings.head_lr / settings.lr if settings.head_lr and settings.lr else 1.0
+    networks = {id(p) for module in method.modules() if isinstance(module, Backbone) for p in module.parameters()}
     parts: dict[str, list[nn.Parameter]] = {"backbone": [], "head": [], "prototypes": []}
     for name, parameter in method.named_parameters():
         last = name.split(".")[-1]
-        part = "prototypes" if last == "prototypes" else "backbone" if name.startswith("backbone.") else "head"
+        part = "prototypes" if last == "prototypes" else "backbone" if id(parameter) in networks else "head"
         parts[part].append(parameter)
     rate = torch.tensor(settings.lr, device=next(method.parameters()).device)
     groups = [

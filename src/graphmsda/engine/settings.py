@@ -55,12 +55,12 @@ class Settings:
     epochs: int = option(30, "passes over the largest source")
     steps_per_epoch: int = option(0, "steps of an epoch (0: one pass over the largest source)")
     batch_size: int = option(
-        0, "samples of each domain in a step (0: 128 for 3conv-2fc, 32 for small and mlp, else 16)"
+        0, "samples of each domain in a step (0: 128 for 3conv-2fc, 32 for small, mlp and identity, else 16)"
     )
     optimiser: str = option(
         "adam", "optimiser; adam's weight decay is coupled, as in the paper", "adam", "adamw", "sgd"
     )
-    lr: float = option(0.0, "learning rate (0: 2e-4 for 3conv-2fc, 3e-3 for small and mlp, else 5e-5)")
+    lr: float = option(0.0, "learning rate (0: 2e-4 for 3conv-2fc, 3e-3 for small, mlp and identity, else 5e-5)")
     head_lr: float = option(
         0.0, "learning rate of all that is not the backbone (0: lr, with pretrained weights ten times that)"
     )
@@ -117,9 +117,9 @@ class Settings:
         if weights == "auto":
             weights = "none" if backbone in BACKBONES else default_weights(backbone, data_root)
         # Table 1 of the paper for its own backbones; what trains well within minutes for the small ones.
-        batch_size = self.batch_size or {"3conv-2fc": 128, "small": 32, "mlp": 32}.get(backbone, 16)
+        batch_size = self.batch_size or {"3conv-2fc": 128, "small": 32, "mlp": 32, "identity": 32}.get(backbone, 16)
         largest = max(len(source.y) for source in task.sources)
-        lr = self.lr or {"3conv-2fc": 2e-4, "small": 3e-3, "mlp": 3e-3}.get(backbone, 5e-5)
+        lr = self.lr or {"3conv-2fc": 2e-4, "small": 3e-3, "mlp": 3e-3, "identity": 3e-3}.get(backbone, 5e-5)
         return dataclasses.replace(
             self,
             parameters=parameters,

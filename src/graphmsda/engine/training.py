@@ -1,6 +1,6 @@
-"""What changes while a run trains: weights, optimiser, averages and the number of steps taken.
+"""What changes while a run trains: weights, optimiser, averages, the stage and the number of steps taken.
 
-Batches and random numbers are functions of (seed, step) alone, so these four are all that a checkpoint needs to go on
+Batches and random numbers are functions of (seed, step) alone, so these five are all that a checkpoint needs to go on
 bit by bit where a run was.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphmsda import parallel
-from graphmsda.backbones import build_backbone
+from graphmsda.backbones import Backbone, build_backbone
 from graphmsda.data import augment
 from graphmsda.data.sampler import Stream, seed_of
 from graphmsda.domains import Batch, Labelled, Task
@@ -23,6 +23,7 @@ from graphmsda.engine.descent import Descent
 from graphmsda.engine.feed import Feed
 from graphmsda.engine.optim import EVERY, AveragedState, averaging_weight, optimiser_tensors, restore_optimiser
 from graphmsda.engine.settings import Settings
+from graphmsda.engine.stages import lay_out, stage_at
 from graphmsda.files import read_tensors
 from graphmsda.methods import Method, build_method
 
@@ -41,7 +42,13 @@ class Training:
         self.method = create_method(task, settings).to(
             device, dtype=torch.float64 if settings.precision == "64" else torch.float32
         )
-        self.method.backbone.mixed = torch.bfloat16 if settings.precision == "bf16" else None
+        for module in self.method.modules():
+            if isinstance(module, Backbone):  # a method may have several
+                module.mixed = torch.bfloat16 if settings.precision == "bf16" else None
+        self.stages = lay_out(self.method.stages, settings.steps)
+        self._begun = torch.zeros((), dtype=torch.int64, device=device)  # number of the stage that has begun last
+        self._set_stage(0)
+        self.method.begin_stage(self.method.stage)
         self.descent = Descent(self.method, settings)
         self.optimiser = self.descent.optimiser
         self.average = AveragedState(self.method) if settings.average else None
@@ -58,7 +65,7 @@ class Training:
         self.labels = torch.cat([source.y for source in task.sources]).to(device)
         sizes = torch.tensor([len(source.y) for source in task.sources])
         self._begins = (sizes.cumsum(0) - sizes)[:, None].to(device)
-        self.course = Course(settings, streams, device)
+        self.course = Course(settings, streams, device, self.stages)
         self.view_generator = torch.Generator(device)
         self.flip = augment.flips_make_sense(task.classes)
         self.changed = self.method.views or (task.is_images and settings.augment != "none")
@@ -69,8 +76,9 @@ class Training:
 
     def prepare(self) -> None:
         """Do the host's part of the current step: random numbers, tables, averages, samples that have to be fetched."""
-        self.measured = self.settings.is_read(self.step + 1)
-        if self.step % EVERY == 0:
+        self.enter_stage()
+        self.measured = self.is_read(self.step + 1)
+        if (self.step - self.stages[self.stage].first) % EVERY == 0:
             self.take_average()
         torch.manual_seed(seed_of(self.settings.seed, STEP, self.step, parallel.rank()))
         if self.changed:
@@ -84,11 +92,45 @@ class Training:
         else:
             self.fetched = [x.clone() for x in found] if self.device.type == "cuda" else found
 
+    def is_read(self, step: int) -> bool:
+        """Whether the device is read after so many steps; it always is at the end of a stage."""
+        return self.settings.is_read(step) or any(step == stage.end for stage in self.stages)
+
     def take_average(self) -> None:
-        """Move the averaged state to what it is after the steps taken so far, once for each number of them."""
-        if self.average is not None and self.step != self._averaged:
-            self.average.update(self.method, averaging_weight(self.settings.average, self.step))
+        """Move the averaged state to what it is after the stage's steps so far, once for each number of them."""
+        steps = self.step - self.stages[self.stage].first
+        if self.average is not None and steps > 0 and self.step != self._averaged:
+            self.average.update(self.method, averaging_weight(self.settings.average, steps))
         self._averaged = self.step
+
+    @torch.no_grad()
+    def enter_stage(self) -> bool:
+        """Begin the stage that the current step is the first of, if it is; return whether that was so.
+
+        A stage ends as a run does, with the averaged weights where they are kept, and the next one starts from them:
+        its optimiser without a memory, its average at what the method makes of them (`Method.begin_stage`). All tensors
+        stay where they are; what was compiled or captured of the last stage has to be thrown away.
+        """
+        number = stage_at(self.stages, self.step)
+        if number <= self.stage:
+            return False
+        self.put_back()
+        self.take_average()
+        if self.average is not None:
+            self.method.load_state_dict(self.average.state)
+        self._set_stage(number)
+        self.method.begin_stage(self.method.stage)
+        for tensor in optimiser_tensors(self.method, self.optimiser).values():
+            tensor.zero_()
+        if self.average is not None:
+            for name, tensor in self.method.state_dict().items():
+                self.average.state[name].copy_(tensor)
+        return True
+
+    def _set_stage(self, number: int) -> None:
+        self.stage = number
+        self.method.stage = self.stages[number].name
+        self._begun.fill_(number)
 
     def batch(self) -> tuple[Batch, Moment]:
         """Do the device's part: draw this process's part of the batch that was prepared, with the step's numbers."""
@@ -138,7 +180,8 @@ class Training:
         state |= {f"optimiser/{k}": v for k, v in optimiser_tensors(self.method, self.optimiser).items()}
         if self.average is not None:
             state |= {f"average/{name}": tensor for name, tensor in self.average.state.items()}
-        return state
+        # After the last step of a stage the next one may have begun or not.
+        return state | ({"stage": self._begun} if len(self.stages) > 1 else {})
 
     def snapshot(self) -> tuple[dict[str, Tensor], int]:
         """Return a copy of the state to go back to, in place of the last such copy."""
@@ -177,6 +220,8 @@ class Training:
         if self.average is not None:
             for name, tensor in part("average/").items():
                 self.average.state[name].copy_(tensor)
+        if len(self.stages) > 1:
+            self._set_stage(int(tensors["stage"]))
 
 
 def create_method(task: Task, settings: Settings) -> Method:

@@ -16,10 +16,24 @@ from typing import Any, Literal
 
 from graphmsda.backbones import Backbone
 from graphmsda.errors import UserError
+from graphmsda.methods.adda import ADDA
 from graphmsda.methods.base import Method, Phase
+from graphmsda.methods.cmss import CMSS
+from graphmsda.methods.coral import DeepCORAL
 from graphmsda.methods.crf import CRF
+from graphmsda.methods.dan import DAN
+from graphmsda.methods.dann import DANN
+from graphmsda.methods.dctn import DCTN
+from graphmsda.methods.jan import JAN
+from graphmsda.methods.m3sda import M3SDA
+from graphmsda.methods.m3sda_beta import M3SDABeta
+from graphmsda.methods.mcd import MCD
+from graphmsda.methods.mdan import MDAN
+from graphmsda.methods.mdda import MDDA
+from graphmsda.methods.meta_mcd import MetaMCD
 from graphmsda.methods.mrf import MRF
 from graphmsda.methods.mrf_plus import MRFPlus
+from graphmsda.methods.rtn import RTN
 from graphmsda.methods.source_only import AdaBN, SourceOnly
 
 __all__ = ["METHODS", "Hyperparameter", "Method", "Phase", "build_method", "find_method", "hyperparameters"]
@@ -30,6 +44,20 @@ METHODS: dict[str, type[Method]] = {
     "crf": CRF,
     "mrf": MRF,
     "mrf-plus": MRFPlus,
+    "mdan": MDAN,
+    "dctn": DCTN,
+    "m3sda": M3SDA,
+    "m3sda-beta": M3SDABeta,
+    "dan": DAN,
+    "coral": DeepCORAL,
+    "jan": JAN,
+    "rtn": RTN,
+    "dann": DANN,
+    "adda": ADDA,
+    "mcd": MCD,
+    "cmss": CMSS,
+    "mdda": MDDA,
+    "meta-mcd": MetaMCD,
 }
 
 

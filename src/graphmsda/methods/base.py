@@ -27,6 +27,8 @@ from graphmsda.parallel import all_sizes, gather_chunks, rank
 
 Predictor = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From embeddings (B, d) to log-probabilities (B, K) and scores of the sources (B, M)."""
+Stage = tuple[str, float] | tuple[str, float, float]
+"""A stage's name, its share of all steps and, if it is not 1, what the run's learning rate is multiplied by in it."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ class Method(nn.Module, ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     views: ClassVar[bool] = False
     """Whether it wants a strongly changed view of target samples, `Batch.strong`, and changed source samples."""
+    stages: tuple[Stage, ...] = ()
+    """Stages that are trained one after the other, each like a run of its own; without any, the run is one."""
+    stage: str = ""
+    """The stage that the current step belongs to, kept by the engine; empty in a method without stages."""
     teacher: Mapping[str, Tensor] | None = None
     """The averaged parameters by name, and the method's own buffers, kept and moved by the engine, to learn from."""
     source_means: Tensor
@@ -106,6 +112,13 @@ class Method(nn.Module, ABC):
         yield phase
         for name, value in (phase.state or {}).items():
             self.get_buffer(name).copy_(value.detach())
+
+    def begin_stage(self, name: str) -> None:
+        """Make ready for a stage, to which `stage` has been set: the last one, if any, has left its averaged weights.
+
+        This is called once, before the first step of each stage, without gradients. It may change parameters and
+        buffers in place and nothing else, since a run that resumes within the stage finds those as they are.
+        """
 
     @abstractmethod
     def predict(self, embedding: Tensor) -> Tensor:
@@ -140,6 +153,22 @@ class Method(nn.Module, ABC):
             tuple(map(Labelled, embeddings[:sources], torch.split(labels, totals[:sources]))),
             embeddings[sources] if target else local.new_zeros(0, local.shape[1]),
         )
+
+    def embed_target(self, batch: Batch, *, encoder: Backbone | None = None, noted: bool = True) -> Tensor:
+        """Embed the target's batch alone, with gradients, and gather all processes' parts.
+
+        Args:
+            batch: The batch.
+            encoder: What to embed it with, where that is not the method's backbone.
+            noted: Whether the target's running statistics take note of it.
+
+        Returns:
+            The embeddings, ``(B, d)``.
+        """
+        sizes = all_sizes([len(batch.target)], batch.progress.device)
+        domain = self.domains - 1 if noted else NOWHERE
+        network = self.backbone if encoder is None else encoder
+        return gather_chunks(network(batch.target, sizes[rank()], (domain,), [sum(row[0] for row in sizes)]), sizes)
 
     @torch.no_grad()
     def observe_target(self, batch: Batch, parameters: Mapping[str, Tensor] | None = None) -> Tensor:

@@ -36,6 +36,7 @@ class MRF(Method):
             with the mean over the cliques' edges (mean-clique), or binary noise-contrastive estimation (logistic).
         clique_weight: Weight of the mean clique energy, which aligns a class's prototypes across domains; only for the
             log reading, in which the cliques cancel.
+        classification_weight: Weight of the sources' classification, eq. 8; 0 leaves it out, for ablations.
         wrong_edges: Negative networks by a wrong edge between prototypes, N_2 of Sec. 5.1; the K - 1 that link the
             query to another class are always taken.
         entropy_weight: Weight of the target's entropy, eq. 9.
@@ -75,6 +76,7 @@ class MRF(Method):
         alpha: float = 0.3,
         likelihood: Literal["log", "verbatim", "mean-clique", "logistic"] = "log",
         clique_weight: float = 1.0,
+        classification_weight: float = 1.0,
         wrong_edges: int = 6,
         entropy_weight: float = 3.0,
         entropy_per_class: bool = True,
@@ -90,10 +92,12 @@ class MRF(Method):
         require(0 <= ramp <= 1, "ramp", ramp, "a number from 0 to 1")
         self.ramp = ramp
         weights = {"alpha": alpha, "clique_weight": clique_weight, "entropy_weight": entropy_weight}
+        weights["classification_weight"] = classification_weight
         for name, value in weights.items():
             require(value >= 0, name, value, "a number not below 0")
         self.tau, self.scale, self.alpha, self.likelihood = tau, scale, alpha, likelihood
         self.clique_weight, self.wrong_edges = clique_weight, wrong_edges
+        self.classification_weight = classification_weight
         self.entropy_weight = entropy_weight / classes if entropy_per_class else entropy_weight
         self.pseudo_labels, self.threshold, self.start = pseudo_labels, threshold, start
         self.prototypes = nn.Parameter(torch.randn(domains, classes, backbone.features) * 0.0128)
@@ -114,7 +118,8 @@ class MRF(Method):
         posterior = markov.label_posterior(markov.log_joint(energies, self.seen.clone()))
         *source_predictions, target_predictions = torch.split(posterior, [*sizes, len(target_label)])
         terms = {
-            "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
+            "source": self.classification_weight
+            * source_risk(source_predictions, [part.y for part in embedded.sources]),
             "entropy": ramp * self.entropy_weight * target_entropy(target_predictions),
         }
         terms |= self.likelihood_terms(energies, label, domain, weight, batch.seed)
