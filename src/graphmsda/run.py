@@ -16,7 +16,7 @@ from graphmsda.domains import EvalSet
 from graphmsda.engine import folder
 from graphmsda.errors import UserError
 from graphmsda.files import read_tensors
-from graphmsda.methods import Method, build_method
+from graphmsda.methods import Method, build_method, find_method, hyperparameters
 from graphmsda.predictions import Evaluation as Evaluation
 from graphmsda.predictions import Predictions as Predictions
 from graphmsda.predictions import count_pairs, summarise
@@ -59,13 +59,7 @@ class Run:
         domains = len(about["domains"])
         with torch.device("meta"):  # shapes only: every number comes from the file
             backbone = build_backbone(about["backbone"], about["shape"], domains, dropout=about["dropout"])
-            try:
-                method = build_method(about["method"], backbone, len(about["classes"]), domains, about["parameters"])
-            except TypeError as error:
-                raise UserError(
-                    f"{path / folder.MODEL_ABOUT} has hyper-parameters that {about['method']} does not know ({error}); "
-                    "load it with the version of graphmsda that wrote it, or train again"
-                ) from error
+            method = build_method(about["method"], backbone, len(about["classes"]), domains, about["parameters"])
         try:
             method.load_state_dict(state, assign=True)
         except RuntimeError as error:
@@ -291,6 +285,9 @@ def _read_about(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} is damaged ({error}); copy it anew or train again") from error
     if about.get("format") != 1:
         raise UserError(f"{file} has format {about.get('format')}; this version reads 1; upgrade graphmsda")
+    unknown = ", ".join(sorted(about["parameters"].keys() - hyperparameters(find_method(about["method"]))))
+    if unknown:
+        raise UserError(f"{file}: {about['method']} has no hyper-parameter {unknown} any more; train it again")
     return about
 
 

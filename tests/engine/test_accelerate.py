@@ -421,9 +421,14 @@ def test_nothing_is_begun_early_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -
     def absent(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
+    begun: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", absent)
-    monkeypatch.setattr(accelerate, "_import_compiler", lambda **options: pytest.fail("begun"))
+    monkeypatch.setattr(accelerate, "_import_compiler", lambda **options: begun.append("compiler"))
+    monkeypatch.setattr(accelerate, "_meet_gpu", lambda driver: begun.append("GPU"))
+    before = threading.active_count()
     accelerate.begin_early(Settings())
+    assert threading.active_count() == before
+    assert not begun
 
 
 def test_early_work_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
