@@ -489,3 +489,14 @@ def test_kernels_are_tried_out_for_training_alone(
         next(steps)
         tried.append(torch.backends.cudnn.benchmark)
     assert tried == [True, True, True, not captured, not captured]
+
+
+def test_compiled_functions_count_by_themselves() -> None:
+    """Many runs in one process: none finds that others have used up how often the same code may be compiled."""
+    counters.clear()
+    limit = torch._dynamo.config.recompile_limit
+    for size in range(2, limit + 5):
+        network = torch.nn.Sequential(torch.nn.Linear(size, 2), torch.nn.ReLU())
+        fast = accelerate.compiled(network.forward, "eager")
+        torch.testing.assert_close(fast(torch.ones(3, size)), network(torch.ones(3, size)))
+    assert counters["stats"]["unique_graphs"] == limit + 3

@@ -255,12 +255,12 @@ def compiled(function: Callable[..., Any], backend: str = "inductor", *, whole: 
         backend: PyTorch's compiler.
         whole: Refuse what can only be compiled in pieces, which would be slower than anybody notices.
     """
-    plain = getattr(function, "__func__", function)
+
+    def call(*given: Any, **named: Any) -> Any:
+        return function(*given, **named)
+
     # The compiler counts how often the same code was compiled anew and gives up after a few times: a copy starts at 0.
-    code = types.FunctionType(
-        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
-    )
-    code.__kwdefaults__ = plain.__kwdefaults__
-    bound = code if plain is function else types.MethodType(code, getattr(function, "__self__"))  # noqa: B009
+    # What is called from it may be PyTorch's own, which all compiled functions would share.
+    own = types.FunctionType(call.__code__.replace(), call.__globals__, call.__name__, None, call.__closure__)
     options = OPTIONS if backend == "inductor" else None
-    return torch.compile(bound, backend=backend, dynamic=False, fullgraph=whole, options=options)
+    return torch.compile(own, backend=backend, dynamic=False, fullgraph=whole, options=options)
