@@ -223,7 +223,9 @@ def test_an_archive_cannot_write_elsewhere(site, tmp_path, monkeypatch, name):
     assert list(tmp_path.rglob("evil*")) == []
 
 
-@pytest.mark.parametrize("content", [b"no archive", tar_of(MNIST_M)[:-40], tar_of({})])
+@pytest.mark.parametrize(
+    "content", [b"no archive", tar_of(MNIST_M)[:-40], tar_of({})], ids=["no archive", "cut off", "empty"]
+)
 def test_a_damaged_archive_is_named(site, tmp_path, monkeypatch, content):
     site.pages["/digits-five/mnistm/mnist_m.tar.gz"].content = content
     alter(monkeypatch, "digits-five", "mnist_m.tar.gz", md5=None)
