@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from graphmsda import UserError
 from graphmsda.study import attempts, work
 from graphmsda.study import run as run_module
 from graphmsda.study.board import Board
-from graphmsda.study.cells import Cell, read_study
+from graphmsda.study.cells import Cell, open_study, read_study
 from graphmsda.study.data import Data, choose_data
 from graphmsda.study.executors import choose_executor, visible_gpus
 from graphmsda.study.grids import table_cells
@@ -122,6 +122,22 @@ def test_several_workers_share_a_folder_and_make_each_cell_once(
         worker.join()
     assert counts == [12] * 4  # none returns before all is done
     assert sorted(made) == sorted(cell.path for cell in cells)
+
+
+def test_a_study_that_another_makes_at_this_moment_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = {"kind": "table", "benchmark": "demo"}
+    listed = Path.iterdir
+
+    def late(folder: Path) -> Iterator[Path]:
+        monkeypatch.setattr(Path, "iterdir", listed)
+        open_study(tmp_path, about)  # another command, between this one's two looks
+        (tmp_path / "cells").mkdir()
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", late)
+    open_study(tmp_path, about)
+    with pytest.raises(UserError, match="holds a study with benchmark"):
+        open_study(tmp_path, about | {"benchmark": "pacs"})
 
 
 def test_a_vanished_machines_cell_is_taken_over(

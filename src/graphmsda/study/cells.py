@@ -121,6 +121,9 @@ def open_study(out: Path, about: Mapping[str, Any], *, make: bool = True) -> Non
                 )
         return
     if out.is_file() or (out.is_dir() and any(not file.name.startswith(".") for file in out.iterdir())):
+        if (out / STUDY).is_file():  # another command has made it since: it is the first file of a study
+            open_study(out, about)
+            return
         raise UserError(f"--out {out}: not empty and no study; give a new or empty folder")
     if not make:
         return
