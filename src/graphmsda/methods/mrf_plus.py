@@ -26,7 +26,7 @@ class MRFPlus(MRF):
     The teacher is the moving average of the model. Its joint likelihood, summed over domains (eq. 20), reads a weak
     view of each target image and gives the label :math:`\hat y_q` and, above a confidence, the weight
     :math:`w_q = 1`. The student learns it on a strong view: by eq. 20 as a classifier and as the positive Markov
-    network of eq. 22. The ramp r grows from 0 to 1. Each part has a switch; docs/results.md shows what each is worth.
+    network of eq. 22. The ramp r grows from 0 to 1. Each part has a switch; docs/lab.md tells what was tried.
 
     Args:
         tau: Temperature of the energies, in units of `scale`.
