@@ -89,6 +89,8 @@ def test_sensitivity_varies_one_parameter_at_a_time() -> None:
         sensitivity_cells(DEMO, "mrf", {"N_neg": [3]}, ["neon"], [0], {})
     with pytest.raises(UserError, match="--param taw: neither a hyper-parameter"):
         sensitivity_cells(DEMO, "mrf", {"taw": [3]}, ["neon"], [0], {})
+    with pytest.raises(UserError, match="--param tau: no value was given"):
+        sensitivity_cells(DEMO, "mrf", {"tau": []}, ["neon"], [0], {})
     with pytest.raises(UserError, match="--param was not given"):
         sensitivity_cells(DEMO, "mrf", {}, ["neon"], [0], {})
 

@@ -140,6 +140,8 @@ def sensitivity_cells(
         raise UserError("--param was not given: name a hyper-parameter and values, for example --param tau 0.05 0.1")
     chosen = []
     for name, several in values.items():
+        if not several:
+            raise UserError(f"--param {name}: no value was given; name some, for example --param {name} 0.05 0.1")
         for value in dict.fromkeys(several):
             home, field = ("method", "wrong_edges") if name == N_NEG else place_of(method, name)
             number = _wrong_edges(value, data.classes) if name == N_NEG else value
