@@ -22,16 +22,12 @@ import torch
 from graphmsda import EvalSet, Task, UserError, fit
 from graphmsda.data import demo
 from graphmsda.data.benchmarks.catalogue import find_benchmark
-from graphmsda.data.images import Decoded
 from graphmsda.data.named import NamedTask, find_task
-from graphmsda.domains import Samples
 from graphmsda.engine.settings import Settings
 from graphmsda.norm import DomainBatchNorm
 from graphmsda.rehearsal import Sources, load_sources, rehearsals
 from graphmsda.run import Run
-from graphmsda.streaming import answer, chunk_size
-
-SURE = 0.95  # a prediction above it counts as confident
+from graphmsda.study import scoring
 
 
 @dataclass(frozen=True)
@@ -165,7 +161,9 @@ def train_cell(cell: Cell, scratch: Path) -> list[dict[str, Any]]:
     if settings.get("backbone", "auto") == "auto":
         settings["backbone"] = stage.backbone
     with tempfile.TemporaryDirectory(dir=scratch) as out:
-        run = fit(stage.task, settings.pop("method"), out=out, data_root=cell.reading.get("root"), **settings)
+        watch = stage.scored_on[0] if cell.playing is None else None  # for the oracle column alone
+        root = cell.reading.get("root")
+        run = fit(stage.task, settings.pop("method"), out=out, data_root=root, watch=watch, **settings)
         scores = score(run, stage)
     minutes = round((time.monotonic() - begin) / 60, 2)
     about = {"steps": run.about["steps"], "minutes": minutes, "parameters": dict(cell.parameters)}
@@ -173,45 +171,18 @@ def train_cell(cell: Cell, scratch: Path) -> list[dict[str, Any]]:
     rows = [{**cell.named(), **scores, **about}]
     for other in cell.also:
         forget_target(run)
-        read_off = {"trained": f"with {cell.method}"}
+        read_off = {"trained": f"with {cell.method}", "oracle_accuracy": None}  # nobody watched it like this
         rows.append({**cell.named(), "method": other, **score(run, stage), **about, **read_off})
     return rows
 
 
 def score(run: Run, stage: Stage) -> dict[str, Any]:
     """Return accuracies (fractions) and what can be said of the predictions without a label."""
-    parts = [(run.evaluate(part).accuracy, len(part.y)) for part in stage.scored_on]
-    held = [run.evaluate(part, domain=name).accuracy for name, part in stage.validation.items()]
-    return {
-        "accuracy": round(sum(share * count for share, count in parts) / sum(count for _, count in parts), 6),
-        "oracle_accuracy": None,
-        "source_accuracy": round(sum(held) / len(held), 6) if held else None,
-        "label_free": label_free(run, stage.task.target.x),
-    }
-
-
-def label_free(run: Run, x: Samples) -> dict[str, float]:
-    """Return how sure (nats, share) and how balanced (nats) predictions are on the target's training part."""
-
-    def read(rows: range) -> Decoded:
-        return Decoded(x[rows.start : rows.stop], list(range(len(rows))), [])
-
-    size = chunk_size(x.shape[1:], run.device)
-    parts = [range(begin, min(begin + size, len(x))) for begin in range(0, len(x), size)]
-    with torch.inference_mode():
-        predictor = run.method.predictor()
-        found = answer(run.method, predictor, run.device, read, parts)
-        probabilities = torch.cat([part.probabilities for part in found]).double()
-    figures = {
-        "mean_entropy": torch.special.entr(probabilities).sum(1).mean(),
-        "entropy_of_mean": torch.special.entr(probabilities.mean(0)).sum(),
-        "share_confident": (probabilities.amax(1) > SURE).double().mean(),
-    }
-    return {name: round(float(value), 4) for name, value in figures.items()}
+    return scoring.score(run, stage.scored_on, stage.task.target.x, list(stage.validation.items()))
 
 
 def forget_target(run: Run) -> None:
-    """Make Source-only of a run of AdaBN: the same weights, the target read with the sources' average statistics."""
+    """Make Source-only of a run of AdaBN: the same weights, the target read with the sources' statistics."""
     for module in run.method.modules():
         if isinstance(module, DomainBatchNorm):
             module.count[-1] = 0  # as if it had never been met

@@ -69,7 +69,7 @@ class CRF(nn.Module):
     needs_target = True
     prototypes: Tensor
 
-    def __init__(self, classes: int, domains: int, features: int, dropout: float = 0.5, sigma: float = 0.15) -> None:
+    def __init__(self, classes: int, domains: int, features: int, dropout: float = 0.5, sigma: float = 0.3) -> None:
         super().__init__()
         self.one, self.two = nn.Linear(features, features), nn.Linear(features, features)
         self.head, self.dropout, self.sigma = nn.Linear(features, classes), nn.Dropout(dropout), sigma
@@ -109,7 +109,7 @@ class CRF(nn.Module):
             "source": risk(known, labels),
             "entropy": 3 / classes * entropy(target).mean(),
             "prototype": F.cross_entropy(of_prototypes, own),  # eq. 7
-            "global": 5 * (blocks[:, None] - blocks).norm(dim=2).mean(),  # eq. 13
+            "global": (blocks[:, None] - blocks).norm(dim=2).mean(),  # eq. 13
             "local": 0.01 / spread(prototypes) * torch.cat(away).mean(),  # eq. 14
         }
 
@@ -155,7 +155,7 @@ class MRF(nn.Module):
         clique = (self.prototypes[pairs[0]] - self.prototypes[pairs[1]]).square().sum(2).mean() / unit
         return {
             "source": risk(known, labels),
-            "entropy": 3 / classes * entropy(target).mean(),
+            "entropy": entropy(target).mean() / classes,
             "likelihood": 0.3 * likelihood,
             "clique": 0.3 * clique,
         }

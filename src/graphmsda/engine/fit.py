@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from graphmsda import __version__, parallel
-from graphmsda.domains import Task
+from graphmsda.domains import EvalSet, Task
 from graphmsda.engine import folder
 from graphmsda.engine.accelerate import is_compiled, stepper
 from graphmsda.engine.devices import start
@@ -28,7 +26,11 @@ from graphmsda.engine.progress import progress_bar
 from graphmsda.engine.saving import Saver
 from graphmsda.engine.settings import INTERVAL as INTERVAL
 from graphmsda.engine.settings import Settings
+from graphmsda.engine.signals import stop_on_signal
+from graphmsda.engine.sinks import Sink, check_sinks, open_sinks
 from graphmsda.engine.training import Training
+from graphmsda.engine.watch import COLUMN as WATCHED
+from graphmsda.engine.watch import Watcher
 from graphmsda.errors import UserError
 from graphmsda.files import write_tensors, write_text
 from graphmsda.methods import Method, Phase
@@ -48,6 +50,8 @@ def fit(
     progress: bool = False,
     origin: Mapping[str, Any] | None = None,
     data_root: str | Path | None = None,
+    log: Sequence[str] = (),
+    watch: EvalSet | None = None,
     **settings: Any,
 ) -> Run:
     """Train a method on a task and return the finished run.
@@ -62,11 +66,14 @@ def fit(
         progress: Show a progress bar on standard error.
         origin: Where the data came from, for the record.
         data_root: Folder below which ``weights/`` may hold pretrained ones (default: ``$GRAPHMSDA_DATA``).
+        log: Where metrics go besides ``metrics.jsonl``: ``tensorboard``, ``mlflow`` or both.
+        watch: Labelled target samples whose accuracy is written to the metrics now and then, and used for nothing.
         **settings: Fields of `Settings`.
     """
     from graphmsda.run import Run
 
     path = Path(out)
+    check_sinks(log)
     chosen = Settings(method=method, **settings).resolved(task, data_root)
     config = folder.describe(task, chosen, origin or {})
     folder.open_folder(path, config, extend=extend)
@@ -83,8 +90,10 @@ def fit(
             if training.step < chosen.steps or not (path / folder.MODEL_ABOUT).is_file():
                 for note in notes(training) if progress and main else ():
                     print(f"graphmsda: {note}", file=sys.stderr)
-                with closing(training.feed), Saver(path / folder.CHECKPOINT) as saver:
-                    train(training, path, saver, show=progress and main)
+                others = open_sinks(log if main else (), path, training.step)
+                with closing(training.feed), Saver(path / folder.CHECKPOINT) as saver, others as sinks:
+                    watcher = Watcher(training, watch) if watch is not None and main else None
+                    train(training, path, saver, show=progress and main, sinks=sinks, watcher=watcher)
                     finish(training, path)
     wait_for_others()
     return Run.load(path, device=chosen.device)
@@ -110,10 +119,18 @@ def notes(training: Training) -> Iterator[str]:
         yield "the step is compiled before the first one is taken: about a minute the first time, later seconds"
 
 
-def train(training: Training, path: Path, saver: Saver, *, show: bool) -> None:
+def train(
+    training: Training,
+    path: Path,
+    saver: Saver,
+    *,
+    show: bool,
+    sinks: Sequence[Sink] = (),
+    watcher: Watcher | None = None,
+) -> None:
     """Take all steps that are left, writing metrics and checkpoints as they come."""
     settings, main = training.settings, parallel.rank() == 0
-    metrics = folder.Metrics(path / folder.METRICS, training.step) if main else None
+    metrics = folder.Metrics(path / folder.METRICS, training.step, sinks) if main else None
     tally = Tally()
 
     def take() -> None:
@@ -143,6 +160,8 @@ def train(training: Training, path: Path, saver: Saver, *, show: bool) -> None:
                     saver.save(*good)
                 raise UserError(_not_finite(row, good[1], training, path))
             tell(training.step, row)
+            if watcher is not None and watcher.due(training.step):
+                row[WATCHED] = watcher.read()
             if metrics is not None:
                 epoch = training.step / settings.steps_per_epoch
                 elapsed = round(time.monotonic() - begin, 3)
@@ -261,27 +280,6 @@ def finish(training: Training, path: Path) -> None:
     state = {k: v.float() if v.is_floating_point() else v for k, v in method.state_dict().items()}
     write_tensors(path / folder.MODEL, state)
     write_text(path / folder.MODEL_ABOUT, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
-
-
-@contextmanager
-def stop_on_signal() -> Iterator[Any]:
-    """Turn Ctrl-C and a polite kill into a stop after the current step; a second Ctrl-C stops at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # only it hears signals
-        yield asked.is_set
-        return
-
-    def ask(number: int, frame: object) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _not_finite(row: Mapping[str, float], good: int, training: Training, path: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
 from pathlib import Path
@@ -137,10 +137,13 @@ def _is_litter(file: Path) -> bool:
 
 
 class Metrics:
-    """``metrics.jsonl``: one row per interval; rows past the checkpoint are dropped when a run resumes."""
+    """``metrics.jsonl``: one row per interval; rows past the checkpoint are dropped when a run resumes.
 
-    def __init__(self, path: Path, step: int) -> None:
-        self.path = path
+    Each row goes to `others` too, such as those of `graphmsda.engine.sinks`.
+    """
+
+    def __init__(self, path: Path, step: int, others: Sequence[Any] = ()) -> None:
+        self.path, self.others = path, others
         rows = [row for row in read_metrics(path) if row["step"] <= step]
         write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
@@ -148,6 +151,8 @@ class Metrics:
         """Append a row."""
         with explain_write_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        for other in self.others:
+            other.write(row)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

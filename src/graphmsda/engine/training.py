@@ -80,7 +80,7 @@ class Training:
         self.measured = self.is_read(self.step + 1)
         if (self.step - self.stages[self.stage].first) % EVERY == 0:
             self.take_average()
-        torch.manual_seed(seed_of(self.settings.seed, STEP, self.step, parallel.rank()))
+        seed_generators(seed_of(self.settings.seed, STEP, self.step, parallel.rank()), self.device)
         if self.changed:
             self.view_generator.manual_seed(seed_of(self.settings.seed, VIEW, self.step, parallel.rank()))
         self.course.prepare(self.step)
@@ -222,6 +222,20 @@ class Training:
                 self.average.state[name].copy_(tensor)
         if len(self.stages) > 1:
             self._set_stage(int(tensors["stage"]))
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed the random numbers of the host and of one device.
+
+    ``torch.manual_seed`` does the same for the devices of every kind; of those that are not there it keeps the call for
+    later, with a stack of where it came from: half a millisecond a step, and memory that grows.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    elif device.type != "cpu":
+        torch.manual_seed(seed)
 
 
 def create_method(task: Task, settings: Settings) -> Method:

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
+from graphmsda.graphs.constraints import source_risk
 from graphmsda.losses.adversarial import Discriminator, domain_risk, inverted_risk
-from graphmsda.methods.base import Phase, require
-from graphmsda.methods.source_only import SourceOnly
+from graphmsda.methods.base import LinearMethod, Phase, require
 
 
-class ADDA(SourceOnly):
+class ADDA(LinearMethod):
     r"""ADDA: Tzeng et al., "Adversarial Discriminative Domain Adaptation" (CVPR 2017).
 
     .. math::
@@ -59,7 +59,9 @@ class ADDA(SourceOnly):
     def losses(self, batch: Batch) -> Phase:
         """Eq. 1 in the first stage; eqs. 2 and 7 in the second."""
         if self.stage != "adapt":
-            return Phase(super().losses(batch).terms, updates=("backbone", "head"))
+            known = self.embed_batch(batch, target=False).sources
+            risk = source_risk([self.predict(part.x) for part in known], [part.y for part in known])
+            return Phase({"source": risk}, updates=("backbone", "head"))
         with torch.no_grad():
             sources = self.embed_batch(batch, target=False).sources
         target = self.embed_target(batch, encoder=self.target_encoder)

@@ -128,7 +128,7 @@ class Method(nn.Module, ABC):
         """Embed samples of one domain, by default of the target: ``(B, ...) -> (B, d)``."""
         return self.backbone(x, (len(x),), (domain % self.domains,))  # type: ignore[no-any-return]
 
-    def embed_batch(self, batch: Batch, *, target: bool = True, strong: bool = False) -> Embedded:
+    def embed_batch(self, batch: Batch, *, target: bool = True, strong: bool = False, pooled: bool = False) -> Embedded:
         """Embed all domains in one pass, each with its own batch statistics, and gather all processes' parts.
 
         Args:
@@ -136,6 +136,7 @@ class Method(nn.Module, ABC):
             target: Whether to take the target; without it, its batch statistics stay untouched and its part is empty.
             strong: Whether to take the target's strong view, which leaves the target's running statistics untouched:
                 nobody will ask for predictions of such samples.
+            pooled: Whether the sources, without the target, share their batch statistics, those of domain 0.
         """
         parts = [part.x for part in batch.sources]
         domains = list(range(len(parts)))
@@ -145,7 +146,8 @@ class Method(nn.Module, ABC):
         sizes = [len(part) for part in parts]
         everywhere = all_sizes(sizes, batch.progress.device)
         totals = [sum(column) for column in zip(*everywhere, strict=True)]
-        local = self.backbone(torch.cat(parts), sizes, domains, totals)
+        given = ([sum(sizes)], [0], [sum(totals)]) if pooled else (sizes, domains, totals)
+        local = self.backbone(torch.cat(parts), *given)
         embeddings = torch.split(gather_chunks(local, everywhere), totals)
         sources = len(batch.sources)
         labels = gather_chunks(torch.cat([part.y for part in batch.sources]), [row[:sources] for row in everywhere])
@@ -226,6 +228,19 @@ class LinearHead(nn.Linear):
     def forward(self, embedding: Tensor) -> Tensor:
         """``(B, d) -> (B, K)``."""
         return F.log_softmax(super().forward(embedding), dim=1)
+
+
+class LinearMethod(Method):
+    """Base of methods that predict by a linear classifier of the embedding, `head`."""
+
+    def __init__(self, backbone: Backbone, classes: int, domains: int) -> None:
+        super().__init__(backbone, classes, domains)
+        self.head = LinearHead(backbone.features, classes)
+
+    def predict(self, embedding: Tensor) -> Tensor:
+        """Log-probabilities of the linear classifier."""
+        log_probabilities: Tensor = self.head(embedding)
+        return log_probabilities
 
 
 def ramped(progress: Tensor, ramp: float) -> Tensor:

@@ -57,6 +57,7 @@ class CRF(Method):
             "entropy_weight": 1.0,
             "entropy_per_class": False,
             "pseudo_labels": "accuracy",
+            "ramp": 0.0,
             "dropout": 0.0,
         }
     }
@@ -69,19 +70,19 @@ class CRF(Method):
         classes: int,
         domains: int,
         *,
-        sigma: float = 0.15,
+        sigma: float = 0.3,
         scale: Literal["relative", "mean", "sum"] = "relative",
         normalise: Literal["symmetric", "row", "none"] = "symmetric",
         two_way: bool = True,
         beta: float = 0.7,
-        lambda_1: float = 5.0,
+        lambda_1: float = 1.0,
         lambda_2: float = 0.01,
         prototype_weight: float = 1.0,
         entropy_weight: float = 3.0,
         entropy_per_class: bool = True,
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,
-        ramp: float = 0.0,
+        ramp: float = 0.3,
         dropout: float = 0.5,
     ) -> None:
         super().__init__(backbone, classes, domains)

@@ -6,11 +6,10 @@ from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
 from graphmsda.graphs.constraints import source_risk
 from graphmsda.losses.adversarial import Discriminator, domain_risk, reverse_gradient, warm_up
-from graphmsda.methods.base import Phase, require
-from graphmsda.methods.source_only import SourceOnly
+from graphmsda.methods.base import LinearMethod, Phase, require
 
 
-class DANN(SourceOnly):
+class DANN(LinearMethod):
     r"""DANN (RevGrad): Ganin et al., "Domain-Adversarial Training of Neural Networks" (JMLR 2016).
 
     .. math:: \min_{f, y} \max_{d} \; L_y(f, y) - \lambda L_d(f, d), \qquad

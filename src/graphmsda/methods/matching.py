@@ -11,14 +11,13 @@ from torch import Tensor
 from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
 from graphmsda.graphs.constraints import source_risk
-from graphmsda.methods.base import Phase, require
-from graphmsda.methods.source_only import SourceOnly
+from graphmsda.methods.base import LinearMethod, Phase, require
 
 Layers = tuple[Tensor, Tensor]
 """A domain's embeddings ``(B, d)`` and class scores ``(B, K)``."""
 
 
-class Matching(SourceOnly):
+class Matching(LinearMethod):
     r"""Source-only with a discrepancy d between distributions, of a domain's embeddings and class scores.
 
     .. math:: L = L_{cls} + \frac{\lambda}{M} \sum_m d(S_m, T)

@@ -11,11 +11,10 @@ from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
 from graphmsda.losses.adversarial import Discriminator, reverse_gradient
 from graphmsda.losses.multiway import separation_risk, worst_case
-from graphmsda.methods.base import Embedded, Phase, require
-from graphmsda.methods.source_only import SourceOnly
+from graphmsda.methods.base import Embedded, LinearMethod, Phase, require
 
 
-class MDAN(SourceOnly):
+class MDAN(LinearMethod):
     r"""MDAN: Zhao et al., "Adversarial Multiple Source Domain Adaptation" (NeurIPS 2018), Sec. 4.
 
     .. math:: \min_{f, h} \max_i v_i \quad \text{(hard)} \qquad \text{or} \qquad

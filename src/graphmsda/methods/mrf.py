@@ -78,7 +78,7 @@ class MRF(Method):
         clique_weight: float = 1.0,
         classification_weight: float = 1.0,
         wrong_edges: int = 6,
-        entropy_weight: float = 3.0,
+        entropy_weight: float = 1.0,
         entropy_per_class: bool = True,
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,

@@ -7,36 +7,30 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
 from graphmsda.graphs.constraints import source_risk
-from graphmsda.methods.base import LinearHead, Method, Phase
+from graphmsda.methods.base import LinearMethod, Phase
 
 
-class SourceOnly(Method):
+class SourceOnly(LinearMethod):
     r"""Source-only: cross-entropy on all sources, the target never seen.
 
     .. math:: L = -\tfrac{1}{M} \sum_m E_{(q,y) \in S_m} \log \hat y_q[y]
 
-    The paper's eq. 8 with a linear classifier. A target image is read with the batch statistics averaged over the
-    sources.
+    The paper's eq. 8 with a linear classifier. All sources are one batch with common batch statistics, as if they were
+    one domain, and a target image is read with those.
     """
-
-    def __init__(self, backbone: Backbone, classes: int, domains: int) -> None:
-        super().__init__(backbone, classes, domains)
-        self.head = LinearHead(backbone.features, classes)
 
     def losses(self, batch: Batch) -> Phase:
         """The source risk."""
-        embedded = self.embed_batch(batch, target=False)
+        embedded = self.embed_batch(batch, target=False, pooled=True)
         labels = [part.y for part in embedded.sources]
         predictions = torch.split(self.predict(embedded.flat()[0]), [len(y) for y in labels])
         return Phase({"source": source_risk(predictions, labels)})
 
-    def predict(self, embedding: Tensor) -> Tensor:
-        """Log-probabilities of the linear classifier."""
-        log_probabilities: Tensor = self.head(embedding)
-        return log_probabilities
+    def embed(self, x: Tensor, domain: int = -1) -> Tensor:
+        """Embed samples of one domain; the sources' common statistics are those of domain 0."""
+        return super().embed(x, domain if domain % self.domains == self.domains - 1 else 0)
 
 
 class AdaBN(SourceOnly):

@@ -26,11 +26,12 @@ from graphmsda.engine.settings import Settings
 from graphmsda.errors import UserError
 from graphmsda.files import write_text
 from graphmsda.methods import build_method
+from graphmsda.rehearsal import rehearsals
 from graphmsda.study import attempts
 from graphmsda.study.cells import RESULT, Cell, Row, read_row
 from graphmsda.study.data import Data, load
-from graphmsda.study.protocol import read_as, stage, steps_of
-from graphmsda.study.scoring import score
+from graphmsda.study.protocol import REHEARSAL, read_as, stage, steps_of
+from graphmsda.study.scoring import score, target_scores
 
 MOST_LOST = 3  # processes that may die on one cell before it counts as failed
 
@@ -44,12 +45,14 @@ class Work:
         data: Its data.
         kind: ``timing``, or any other kind of study, in which cells are trained.
         gpus: Names of the GPUs among which local processes choose, by their number.
+        watch: Whether to read the accuracy on the target while training too, for the column oracle alone.
     """
 
     out: Path
     data: Data
     kind: str = "table"
     gpus: tuple[str, ...] = ()
+    watch: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def _finish(work: Work, cell: Cell, attempt: attempts.Attempt) -> Row | None:
 
         row = time_cell(cell, work.data)
     else:
-        row = train_cell(cell, work.data, out)
+        row = train_cell(cell, work.data, out, watch=work.watch)
     if not attempt.is_mine():
         return None
     row |= {**origin(), "date": time.strftime("%Y-%m-%d")}
@@ -141,20 +144,25 @@ def _finish(work: Work, cell: Cell, attempt: attempts.Attempt) -> Row | None:
     return read_row(work.out, cell)
 
 
-def train_cell(cell: Cell, data: Data, out: Path) -> Row:
-    """Train, or go on with training, and score the last step's model."""
+def train_cell(cell: Cell, data: Data, out: Path, *, watch: bool = False) -> Row:
+    """Train, or go on with training, and score the last step's model; `watch` is as of `Work`."""
     begin = time.monotonic()
     named = load(data, cell.target)
     task, settings = staged(cell, named)
     root = dict(data.reading).get("data_root")
-    record = {**named.record, "standard": cell.standard}
-    run = fit(task, out=out, origin=record, data_root=root, **settings)
-    validation = [
-        (read_as(cell.standard, name), part)
-        for name, part in named.validation.items()
-        if cell.source is None or name == cell.source
-    ]
-    scores = score(run, named.test, task.target.x, validation)
+    record: dict[str, Any] = {**named.record, "standard": cell.standard}
+    test, sources = named.test, [source.name for source in named.task.sources]
+    if cell.standard == REHEARSAL:
+        record = {"rehearsal": {"player": cell.source, **record}}
+        test = rehearsals(named.task, named.validation, [str(cell.source)])[0].evaluation
+        sources.remove(str(cell.source))
+    elif cell.source is not None:
+        sources = [cell.source]
+    run = fit(task, out=out, origin=record, data_root=root, watch=test if watch else None, **settings)
+    held = {name: named.validation[name] for name in sources if name in named.validation}
+    scores = score(run, [test], task.target.x, [(read_as(cell.standard, name), held[name]) for name in held])
+    if cell.standard != REHEARSAL:
+        scores["scores"] = target_scores(run, named, sources)
     chosen = run.about["settings"]
     return {
         "benchmark": data.benchmark,
