@@ -522,3 +522,13 @@ def test_hyperparameters_of_another_version_are_told(run: Run, tmp_path: Path) -
     (copy / "model.json").write_text(json.dumps(about))
     with pytest.raises(UserError, match="has no hyper-parameter forgotten any more"):
         Run.load(copy)
+
+
+def test_a_model_whose_tensors_meant_something_else_is_refused(run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    about = json.loads((copy / "model.json").read_text())
+    about["method_version"] = 99
+    (copy / "model.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match="have changed since this one was made; train it again"):
+        Run.load(copy)

@@ -17,6 +17,9 @@ from graphmsda.errors import UserError
 from graphmsda.export import commands as export_commands
 from graphmsda.figures import commands as figure_commands
 from graphmsda.reading import READING, add_reading, recipe_data, refuse
+from graphmsda.report import commands as report_commands
+from graphmsda.selection import commands as select_commands
+from graphmsda.serve import commands as serve_commands
 from graphmsda.study import commands as study_commands
 from graphmsda.tuning import commands as tune_commands
 
@@ -68,6 +71,7 @@ def build_parser() -> Parser:
     fit = commands.add_parser("fit", help="train a model on labelled sources and an unlabelled target")
     fit.add_argument("--out", type=Path, required=True, metavar="DIR", help="run directory; the same one resumes")
     fit.add_argument("--extend", action="store_true", help="go on to more epochs than the run was begun with")
+    fit.add_argument("--log", nargs="+", default=[], metavar="NAME", help="also log to tensorboard, mlflow or both")
     add_training(fit)
     fit.set_defaults(command=command_fit, resumes=True)
 
@@ -95,7 +99,8 @@ def build_parser() -> Parser:
 
     figure_commands.add_parsers(commands.add_parser("figure", help="draw finished runs as a paper would"), Parser)
 
-    export_commands.add_parser(commands)
+    for part in (select_commands, report_commands, export_commands, serve_commands):
+        part.add_parser(commands)
 
     methods = commands.add_parser("methods", help="what methods there are, with citation and hyper-parameters")
     methods.add_argument("name", nargs="?", help="one of them, in full")
@@ -190,9 +195,11 @@ def command_fit(given: argparse.Namespace) -> None:
     from graphmsda.engine.accelerate import begin_early
     from graphmsda.engine.fit import fit
     from graphmsda.engine.settings import Settings
+    from graphmsda.engine.sinks import check_sinks, log_result
 
     take_recipe_data(given)
     settings = given_settings(given)
+    check_sinks(given.log)
     begin_early(Settings(**settings))
     reading = {name: getattr(given, name) for name in READING if getattr(given, name) is not None}
     origin: dict[str, Any] = {"reading": {name: str(v) if isinstance(v, Path) else v for name, v in reading.items()}}
@@ -215,7 +222,8 @@ def command_fit(given: argparse.Namespace) -> None:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         for remark in dict.fromkeys(remarks):
             print(f"graphmsda: {remark}", file=sys.stderr)
-    run = fit(task, out=given.out, extend=given.extend, progress=True, origin=origin, data_root=root, **settings)
+    told: dict[str, Any] = {"extend": given.extend, "progress": True, "log": given.log}
+    run = fit(task, out=given.out, origin=origin, data_root=root, **told, **settings)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return
     about = run.about
@@ -226,7 +234,10 @@ def command_fit(given: argparse.Namespace) -> None:
             print(f"accuracy on the held-out part of source {name}: "
                   f"{100 * run.evaluate(part, domain=name).accuracy:.1f} % of {len(part.y):,} images")  # fmt: skip
         result = run.evaluate(named.test)
+        log_result(given.log, given.out, {"accuracy": result.accuracy})
         print(f"accuracy on the target's test part: {100 * result.accuracy:.1f} % of {len(named.test.y):,} images")
+    else:
+        select_commands.print_estimate(run, task)
     print(f"the run lies in {given.out}; next:")
     if named is None:
         print(f"  graphmsda evaluate {given.out} --data LABELLED-FOLDER")
@@ -253,9 +264,8 @@ def command_evaluate(given: argparse.Namespace) -> None:
         of = f"{about['task']}, variant {options['variant']}" if options["variant"] else about["task"]
         result = dataclasses.replace(run.evaluate(test), notes=[f"the test part of {of}"])
     else:
-        raise UserError(
-            "no labelled data to evaluate on; give --data PATH: a class/image folder or anything else with labels"
-        )
+        select_commands.evaluate_without_labels(run, given)
+        return
     print(evaluation_json(result) if given.json else evaluation_table(result))
 
 

@@ -201,7 +201,9 @@ class _Normalise(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, mean: Tensor, inverse: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, mean, inverse, weight)
         scale, start = _along(inverse * weight, x), _along(bias.expand_as(mean), x)
-        return ((x - _along(mean, x)) * scale + start).to(x.dtype)
+        y = (x - _along(mean, x)) * scale + start
+        # PyTorch 2.11, compiling, loses the gradient of a function that ends in a conversion to the type it has.
+        return y if y.dtype == x.dtype else y.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

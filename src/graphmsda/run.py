@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,7 @@ from graphmsda.domains import EvalSet
 from graphmsda.engine import folder
 from graphmsda.errors import UserError
 from graphmsda.files import read_tensors
-from graphmsda.methods import Method, build_method, find_method, hyperparameters
+from graphmsda.methods import Method, build_method
 from graphmsda.predictions import Evaluation as Evaluation
 from graphmsda.predictions import Predictions as Predictions
 from graphmsda.predictions import count_pairs, summarise
@@ -54,7 +53,7 @@ class Run:
         if device == "cuda" and not torch.cuda.is_available():
             raise UserError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu or auto")
         place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-        about = _read_about(path / folder.MODEL_ABOUT)
+        about = folder.read_about(path / folder.MODEL_ABOUT)
         state, _ = read_tensors(path / folder.MODEL)
         domains = len(about["domains"])
         with torch.device("meta"):  # shapes only: every number comes from the file
@@ -272,23 +271,6 @@ def _spread(values: Sequence[str | None], places: Sequence[int], count: int) -> 
     for place, value in zip(places, values, strict=True):
         result[place] = value
     return result
-
-
-def _read_about(file: Path) -> dict[str, Any]:
-    """Read ``model.json``, refusing what this version cannot understand."""
-    needed = {"method", "parameters", "backbone", "dropout", "shape", "classes", "domains"}
-    try:
-        about: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if about.get("format") == 1 and not needed <= about.keys():
-            raise ValueError(f"{', '.join(sorted(needed - about.keys()))} missing")
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{file} is damaged ({error}); copy it anew or train again") from error
-    if about.get("format") != 1:
-        raise UserError(f"{file} has format {about.get('format')}; this version reads 1; upgrade graphmsda")
-    unknown = ", ".join(sorted(about["parameters"].keys() - hyperparameters(find_method(about["method"]))))
-    if unknown:
-        raise UserError(f"{file}: {about['method']} has no hyper-parameter {unknown} any more; train it again")
-    return about
 
 
 def _kind(shape: Sequence[int]) -> str:

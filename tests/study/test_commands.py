@@ -14,6 +14,7 @@ from graphmsda.cli import main
 from graphmsda.run import Run
 from graphmsda.study import work
 from graphmsda.study.cells import read_study
+from graphmsda.study.protocol import best_source
 from tests.test_cli import told
 
 FLAGS = ["--epochs", "2", "--steps-per-epoch", "3", "--batch-size", "6", "--device", "cpu"]
@@ -120,11 +121,51 @@ def test_sensitivity(places: list[str], tmp_path: Path, capsys: pytest.CaptureFi
     assert all(row["parameters"]["alpha"] == 1 for row in rows)
 
 
+def test_a_choice_among_settings_without_labels(
+    places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["study", "sensitivity", "--method", "mrf", "--param", "tau", "1", "0.1", "--domains", *places]
+    assert main([*command, "--targets", "a", "b", "--seeds", "0", "1", "--out", str(tmp_path), *FLAGS]) == 0
+    assert "chosen by" not in capsys.readouterr().out
+    rows = list(read_study(tmp_path).rows.values())
+    for score, sign in (("nuclear-norm", 1), ("class-balance", -1)):
+        assert main(["study", "show", str(tmp_path), "--by", score, "--format", "json"]) == 0
+        *_, last = json.loads(capsys.readouterr().out)["tables"][0]["lines"]
+        assert last["labels"] == {"tau": f"chosen by {score}"}
+        for target in "ab":
+            means = {
+                tau: [row for row in rows if (row["target"], row["varied"]["tau"]) == (target, tau)] for tau in (1, 0.1)
+            }
+            best = max(means.values(), key=lambda own: sign * sum(row["scores"][score] for row in own))
+            assert last["entries"][f"-> {target}"]["values"] == [row["accuracy"] for row in best]
+            assert not last["entries"][f"-> {target}"]["best"]
+    assert "--by luck: there is no such score" in told(capsys, ["study", "show", str(tmp_path), "--by", "luck"])
+
+
+def test_another_score_chooses_the_source_of_single_best(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "show", str(table), "--by", "entropy"]) == 0
+    assert "the source is chosen without target labels by entropy" in capsys.readouterr().out
+    study = read_study(table)
+    rows = [row for row in study.rows.values() if row["standard"] == "single-best" and row["target"] == "a"]
+    assert best_source(rows, score="entropy") == min(rows, key=lambda row: row["scores"]["entropy"])["source"]
+
+
+def test_who_watches_gets_the_oracle_column(
+    places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["study", "table", "--methods", "mrf", "--domains", *places, "--targets", "a", "--out", str(tmp_path)]
+    assert main([*command, "--watch", *FLAGS]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("│ oracle")
+    (row,) = read_study(tmp_path).rows.values()
+    assert row["oracle_accuracy"] >= row["accuracy"]
+
+
 def test_timing(places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["study", "timing", "--methods", "crf", "adda", "--iterations", "2", "--repeats", "3"]
     assert main([*command, "--domains", *places, "--batch-size", "6", "--device", "cpu", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "training (s)" in text
+    assert "has nothing to choose from" in told(capsys, ["study", "show", str(tmp_path), "--by", "entropy"])
     assert "(17.41)" in text  # the paper's
     assert "Seconds of 2 iterations, mean and standard deviation of 3; mlp, 6 images of each domain" in text
     for row in read_study(tmp_path).rows.values():
@@ -166,7 +207,7 @@ def test_what_is_no_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_study_with_failures_says_so_and_why(
     places: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no luck")
 
     monkeypatch.setattr(work, "train_cell", fail)

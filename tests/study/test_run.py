@@ -33,8 +33,8 @@ DEMO = Data("demo")
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Cells are trained in no time; returns which."""
     found: list[str] = []
-    monkeypatch.setattr(work, "train_cell", lambda cell, data, out: pretend(cell, found))
-    monkeypatch.setattr(run_module, "_check", lambda *_: None)
+    monkeypatch.setattr(work, "train_cell", lambda cell, data, out, **_: pretend(cell, found))
+    monkeypatch.setattr(run_module, "check_cells", lambda *_: None)
     monkeypatch.setattr(run_module, "PAUSE", 0.02)
     return found
 
@@ -68,7 +68,7 @@ def test_finished_cells_are_not_made_again_and_cells_can_be_added(tmp_path: Path
 def test_a_failed_cell_is_tried_again_and_its_error_kept(
     tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(cell: Cell, data: Data, out: Path) -> dict[str, Any]:
+    def fail(cell: Cell, data: Data, out: Path, **_: Any) -> dict[str, Any]:
         if cell.method == "crf":
             raise UserError("training stopped: it became infinite") if cell.target == "neon" else ValueError("odd\nend")
         return pretend(cell, made)
@@ -80,7 +80,7 @@ def test_a_failed_cell_is_tried_again_and_its_error_kept(
         "multi-source/neon/crf/seed0": "training stopped: it became infinite",
         "multi-source/chalk/crf/seed0": "crf -> chalk, seed 0: ValueError: odd end",
     }
-    monkeypatch.setattr(work, "train_cell", lambda cell, data, out: pretend(cell, made))
+    monkeypatch.setattr(work, "train_cell", lambda cell, data, out, **_: pretend(cell, made))
     again = run_study(tmp_path, "table", DEMO, cells_of())
     assert len(made) == 4
     assert again.errors == {}
@@ -88,7 +88,7 @@ def test_a_failed_cell_is_tried_again_and_its_error_kept(
 
 
 def test_an_interrupted_study_goes_on(tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(cell: Cell, data: Data, out: Path) -> dict[str, Any]:
+    def interrupted(cell: Cell, data: Data, out: Path, **_: Any) -> dict[str, Any]:
         if len(made) == 2:
             raise KeyboardInterrupt
         return pretend(cell, made)
@@ -97,7 +97,7 @@ def test_an_interrupted_study_goes_on(tmp_path: Path, made: list[str], monkeypat
     with pytest.raises(KeyboardInterrupt):
         run_study(tmp_path, "table", DEMO, cells_of())
     assert len(read_study(tmp_path).rows) == 2
-    monkeypatch.setattr(work, "train_cell", lambda cell, data, out: pretend(cell, made))
+    monkeypatch.setattr(work, "train_cell", lambda cell, data, out, **_: pretend(cell, made))
     assert len(run_study(tmp_path, "table", DEMO, cells_of()).rows) == 4
     assert len(made) == 4
 
@@ -105,7 +105,7 @@ def test_an_interrupted_study_goes_on(tmp_path: Path, made: list[str], monkeypat
 def test_several_workers_share_a_folder_and_make_each_cell_once(
     tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow(cell: Cell, data: Data, out: Path) -> dict[str, Any]:
+    def slow(cell: Cell, data: Data, out: Path, **_: Any) -> dict[str, Any]:
         time.sleep(0.01)
         return pretend(cell, made)
 
@@ -159,7 +159,7 @@ def test_who_was_given_up_writes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     (cell, *_) = cells_of()
     place = tmp_path / "cells" / cell.path
 
-    def overtaken(cell: Cell, data: Data, out: Path) -> dict[str, Any]:
+    def overtaken(cell: Cell, data: Data, out: Path, **_: Any) -> dict[str, Any]:
         assert attempts.take(place, lost=1) is not None
         return pretend(cell, [])
 

@@ -268,6 +268,7 @@ def finish(training: Training, path: Path) -> None:
         "format": 1,
         "graphmsda": __version__,
         "method": settings.method,
+        "method_version": method.version,
         "parameters": dict(settings.parameters),
         "backbone": settings.backbone,
         "dropout": settings.dropout,

@@ -22,6 +22,7 @@ from graphmsda.domains import Task
 from graphmsda.engine.settings import FREE_TO_CHANGE, Settings
 from graphmsda.errors import UserError
 from graphmsda.files import explain_write_errors, write_text
+from graphmsda.methods import find_method, hyperparameters
 
 CONFIG, METRICS, MODEL, MODEL_ABOUT = "config.yaml", "metrics.jsonl", "model.safetensors", "model.json"
 CHECKPOINT = "checkpoint/state.safetensors"
@@ -57,6 +58,26 @@ def read_config(path: Path) -> dict[str, Any]:
         reason = str(error).splitlines()[0]
         raise UserError(f"{file} is not a run's configuration ({reason}); choose another folder") from error
     return dict(config)
+
+
+def read_about(file: Path) -> dict[str, Any]:
+    """Read ``model.json``, refusing what this version cannot understand."""
+    needed = {"method", "parameters", "backbone", "dropout", "shape", "classes", "domains"}
+    try:
+        about: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if about.get("format") == 1 and not needed <= about.keys():
+            raise ValueError(f"{', '.join(sorted(needed - about.keys()))} missing")
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{file} is damaged ({error}); copy it anew or train again") from error
+    if about.get("format") != 1:
+        raise UserError(f"{file} has format {about.get('format')}; this version reads 1; upgrade graphmsda")
+    method = find_method(about["method"])
+    if about.get("method_version", 1) != method.version:
+        raise UserError(f"{file}: models of {about['method']} have changed since this one was made; train it again")
+    unknown = ", ".join(sorted(about["parameters"].keys() - hyperparameters(method)))
+    if unknown:
+        raise UserError(f"{file}: {about['method']} has no hyper-parameter {unknown} any more; train it again")
+    return about
 
 
 def open_folder(path: Path, config: Mapping[str, Any], *, extend: bool) -> None:

@@ -50,6 +50,9 @@ def add_parsers(parser: Any, kind: Any) -> None:
     one.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the sample and of t-SNE (default: 0)")
     add_labels(one)
     add_samples(one)
+    one = add("reliability", "whether probabilities are what they say", draw_reliability, places="runs of one target")
+    add_labels(one)
+    add_samples(one)
     several = "run directories, or folders of them; those that differ only in their seeds are averaged"
     one = add("curves", "loss terms and accuracies over epochs", draw_curves, runs="RUN_OR_STUDY", places=several)
     one.add_argument("--terms", nargs="+", metavar="NAME", help="columns of metrics.jsonl (default: terms, accuracies)")
@@ -115,6 +118,30 @@ def draw_embedding(given: argparse.Namespace) -> Figure:
         runs[0], given.domains, classes=classes, count=given.count, seed=given.seed, data=given.data, **reading
     )
     return embedding.draw(runs, shown, labels=given.labels, seed=given.seed, width=given.width)
+
+
+def draw_reliability(given: argparse.Namespace) -> Figure:
+    """Draw the reliability diagrams of runs, on the target too where it has labels."""
+    from graphmsda.figures import reliability
+    from graphmsda.figures.runs import check_alike, load_runs, target_set
+    from graphmsda.selection import gather
+    from graphmsda.selection.calibration import calibrate
+    from graphmsda.selection.gather import reader
+
+    if given.data is None:
+        refuse(given, ("format", "root"), "without --data")
+    runs = load_runs(given.places, given.device, most=4)
+    check_alike(runs, "reliability diagrams")
+    reading = {name: getattr(given, name) for name in READ}
+    places = {name: reading[name] for name in ("data_root", "variant", "cache")}
+    labelled = given.data is not None or "task" in runs[0].about["data"]
+    test = target_set(runs[0], given.data, **reading) if labelled else None
+    found = []
+    for run in runs:
+        evidence = gather(run, mixed=False, shifted=False, **places)
+        said = None if test is None else reader(run)(run.domains[-1], test.x, len(run.domains) - 1, test.y)
+        found.append(calibrate(evidence, said))
+    return reliability.draw(runs, found, labels=given.labels, width=given.width)
 
 
 def draw_curves(given: argparse.Namespace) -> Figure:

@@ -177,7 +177,9 @@ class _MeanNorm(torch.autograd.Function):
         # Asked this way round, a NaN stays one.
         square = torch.where(square <= ROUNDING * length, 0, square).fill_diagonal_(0)
         ctx.save_for_backward(graph, seen, torch.where(square == 0, 0, square.rsqrt()))
-        return (square.sqrt().sum() / count**2).to(graph.dtype)
+        mean = square.sqrt().sum() / count**2
+        # PyTorch 2.11, compiling, loses the gradient of a function that ends in a conversion to the type it has.
+        return mean if mean.dtype == graph.dtype else mean.to(graph.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

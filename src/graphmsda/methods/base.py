@@ -76,6 +76,8 @@ class Method(nn.Module, ABC):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    version: ClassVar[int] = 1
+    """Raised when what the tensors of a finished model mean has changed: models of another version are refused."""
     views: ClassVar[bool] = False
     """Whether it wants a strongly changed view of target samples, `Batch.strong`, and changed source samples."""
     stages: tuple[Stage, ...] = ()

@@ -21,6 +21,8 @@ class SourceOnly(LinearMethod):
     one domain, and a target image is read with those.
     """
 
+    version = 2  # in the first one every source had statistics of its own
+
     def losses(self, batch: Batch) -> Phase:
         """The source risk."""
         embedded = self.embed_batch(batch, target=False, pooled=True)

@@ -44,7 +44,7 @@ class Cell:
         target: The domain to adapt to.
         method: Name of the method.
         seed: Seed of the run.
-        source: The one source of single best.
+        source: The one source of single best, or in a rehearsal the one that plays the target.
         setting: What this choice of hyper-parameters is called: ``default``, ``tau=0.1``, ``global+local``.
         parameters: Hyper-parameters that differ from the method's defaults.
         settings: Other settings that were asked for.
@@ -65,7 +65,8 @@ class Cell:
     def path(self) -> str:
         """Where it lies below ``cells`` and ``runs``."""
         name = self.method if self.setting == "default" else f"{self.method},{self.setting}"
-        source = [] if self.source is None else [f"from-{plain(self.source)}"]
+        role = "playing" if self.standard == "rehearsal" else "from"
+        source = [] if self.source is None else [f"{role}-{plain(self.source)}"]
         return "/".join([self.standard, plain(self.target), plain(name), *source, f"seed{self.seed}"])
 
     @property
@@ -73,7 +74,8 @@ class Cell:
         """What people are told of it."""
         name = self.method if self.setting == "default" else f"{self.method} [{self.setting}]"
         source = {"single-best": f"{self.source} -> ", "source-combine": "combined -> "}.get(self.standard, "-> ")
-        return f"{name} {source}{self.target}, seed {self.seed}"
+        played = f" played by {self.source}" if self.standard == "rehearsal" else ""
+        return f"{name} {source}{self.target}{played}, seed {self.seed}"
 
     def named(self) -> Row:
         """Return the part of its result that tells which cell it is."""
@@ -95,7 +97,7 @@ class Study:
 
     Attributes:
         path: The folder.
-        about: What ``study.json`` says: ``kind``, ``benchmark``, ``domains``, ``reading``.
+        about: What ``study.json`` says: ``kind``, ``benchmark``, ``domains``, ``reading``, of a search ``search``.
         cells: All cells that were ever asked for.
         rows: Results, by the path of the cell.
         errors: The last error of cells that failed and are not finished, by path.
@@ -112,7 +114,7 @@ def open_study(out: Path, about: Mapping[str, Any], *, make: bool = True) -> Non
     """Make the folder of a study, or check that it is one of the same kind and data; without `make`, only check."""
     if (out / STUDY).is_file():
         before = _read_json(out / STUDY)
-        for name in ("kind", "benchmark", "domains", "reading"):
+        for name in ("kind", "benchmark", "domains", "reading", "search"):
             was, now = before.get(name), _plain(about.get(name))
             if was != now:
                 raise UserError(

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphmsda.errors import UserError
-from graphmsda.reading import READING, add_reading
+from graphmsda.study import search_commands
+from graphmsda.study.flags import (
+    add_common,
+    check_score,
+    check_seeds,
+    data_of,
+    executor_of,
+    settings_of,
+    targets_of,
+    tell_failed,
+)
 
 if TYPE_CHECKING:
     from graphmsda.study.cells import Cell
@@ -30,14 +40,15 @@ def add_parsers(parser: Any, kind: Any) -> None:
     )
     recipes = "folder with METHOD.yaml recipes, whose settings hold where the command line says nothing"
     table.add_argument("--recipes", type=Path, metavar="DIR", help=recipes)
-    _add_common(table)
+    search_commands.add_flags(table)
+    add_common(table)
     table.set_defaults(command=command_table, resumes=True)
 
     ablation = commands.add_parser("ablation", help="every combination of a method's loss terms (Tables 6, 7)")
     ablation.add_argument("--method", required=True, metavar="NAME", help="crf, mrf or any other")
     terms = "loss terms to leave out in turn, or weights to set to 0 (default: those of the paper)"
     ablation.add_argument("--terms", nargs="+", metavar="NAME", help=terms)
-    _add_common(ablation, config=True)
+    add_common(ablation, config=True)
     ablation.set_defaults(command=command_ablation, resumes=True)
 
     sensitivity = commands.add_parser("sensitivity", help="accuracy over the values of a hyper-parameter (Figs. 3, 4)")
@@ -46,45 +57,24 @@ def add_parsers(parser: Any, kind: Any) -> None:
     sensitivity.add_argument(
         "--param", nargs="+", action="append", default=[], metavar=("NAME", "VALUE"), help=values
     )  # fmt: skip
-    _add_common(sensitivity, config=True)
+    add_common(sensitivity, config=True)
     sensitivity.set_defaults(command=command_sensitivity, resumes=True)
+
+    search_commands.add_parser(commands)
 
     timing = commands.add_parser("timing", help="seconds of training and inference (Table 8)")
     timing.add_argument("--methods", nargs="+", default=["all"], metavar="NAME", help="default: all")
     timing.add_argument("--iterations", type=int, default=100, metavar="N", help="of each timing (default: 100)")
     timing.add_argument("--repeats", type=int, default=10, metavar="N", help="timings of each method (default: 10)")
-    _add_common(timing, timing=True)
+    add_common(timing, timing=True)
     timing.set_defaults(command=command_timing, resumes=True)
 
     show = commands.add_parser("show", help="the tables of a study, finished or not")
     show.add_argument("study", type=Path, metavar="DIR", help="the --out of one of the other commands")
     show.add_argument("--format", choices=FORMATS, default="text", help="default: text")
+    by = "score without target labels that chooses among settings, and the source of single best (there: information)"
+    show.add_argument("--by", metavar="SCORE", help=by)
     show.set_defaults(command=command_show)
-
-
-def _add_common(parser: Any, *, config: bool = False, timing: bool = False) -> None:
-    from graphmsda.cli import add_settings
-
-    out = {"default": Path("studies/timing")} if timing else {"required": True}
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the study; the same one goes on", **out)
-    data = parser.add_argument_group("data")
-    name = "digits-five, office-31, pacs, domainnet or demo"
-    if timing:
-        name += " (default: noise in the shape of digits-five)"
-    data.add_argument("--benchmark", metavar="NAME", help=name)
-    data.add_argument(
-        "--domains", nargs="+", metavar="PATH", help="labelled domains of your own instead, each the target in turn"
-    )
-    data.add_argument("--targets", nargs="+", metavar="NAME", help="domains to adapt to (default: all)")
-    add_reading(data, *READING)
-    training = parser.add_argument_group("training")
-    if not timing:
-        parser.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="N", help="default: 0")
-        parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells at a time (default: 1)")
-    if config:
-        training.add_argument("--config", type=Path, metavar="FILE", help="a recipe with settings")
-        training.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="hyper-parameters")
-    add_settings(training, without=("method", "seed", "devices", "nodes"))
 
 
 def command_table(given: argparse.Namespace) -> None:
@@ -92,11 +82,11 @@ def command_table(given: argparse.Namespace) -> None:
     from graphmsda.study.grids import table_cells
     from graphmsda.study.protocol import all_methods
 
-    data = _data(given)
-    methods, targets = all_methods(given.methods), _targets(given, data)
-    cells = table_cells(
-        data, methods, targets, given.seeds, _settings(given), standards=given.standards, recipes=given.recipes
-    )
+    data = data_of(given)
+    methods, targets = all_methods(given.methods), targets_of(given, data)
+    settings = settings_of(given)
+    recipes = search_commands.tune_first(given, data, methods, targets, settings)
+    cells = table_cells(data, methods, targets, given.seeds, settings, standards=given.standards, recipes=recipes)
     _run(given, "table", data, cells)
 
 
@@ -104,8 +94,8 @@ def command_ablation(given: argparse.Namespace) -> None:
     """Run every combination of loss terms."""
     from graphmsda.study.grids import ablation_cells
 
-    data = _data(given)
-    cells = ablation_cells(given.method, _targets(given, data), given.seeds, _settings(given), terms=given.terms)
+    data = data_of(given)
+    cells = ablation_cells(given.method, targets_of(given, data), given.seeds, settings_of(given), terms=given.terms)
     _run(given, "ablation", data, cells)
 
 
@@ -115,12 +105,12 @@ def command_sensitivity(given: argparse.Namespace) -> None:
     from graphmsda.study.grids import N_NEG, sensitivity_cells
     from graphmsda.tuning.grid import read_parameters
 
-    data = _data(given)
+    data = data_of(given)
     named = [typed for typed in given.param if typed[0] == N_NEG]
     values = read_parameters(given.method, [typed for typed in given.param if typed[0] != N_NEG], read_value)
     if named:
         values[N_NEG] = [read_value(text) for typed in named for text in typed[1:]]
-    cells = sensitivity_cells(data, given.method, values, _targets(given, data), given.seeds, _settings(given))
+    cells = sensitivity_cells(data, given.method, values, targets_of(given, data), given.seeds, settings_of(given))
     _run(given, "sensitivity", data, cells)
 
 
@@ -133,15 +123,15 @@ def command_timing(given: argparse.Namespace) -> None:
     for name in ("iterations", "repeats"):
         if getattr(given, name) < 1:
             raise UserError(f"--{name} {getattr(given, name)}: out of range; give a whole number from 1")
-    data = Data(NOISE) if given.benchmark is None and given.domains is None else _data(given)
+    data = Data(NOISE) if given.benchmark is None and given.domains is None else data_of(given)
     target = data.domain(given.targets[0]) if given.targets else data.domains[0]
     varied = {"iterations": given.iterations, "repeats": given.repeats}
-    settings = _settings(given)
+    settings = settings_of(given)
     settings.pop("parameters", None)
     cells = [
         Cell("multi-source", target, name, 0, settings=settings, varied=varied) for name in all_methods(given.methods)
     ]
-    given.jobs = 1  # side by side they would slow each other down
+    given.executor, given.jobs = "local", 1  # side by side they would slow each other down
     _run(given, "timing", data, cells)
 
 
@@ -150,50 +140,25 @@ def command_show(given: argparse.Namespace) -> None:
     from graphmsda.study.cells import read_study
     from graphmsda.study.formats import show
 
+    if given.by is not None:
+        check_score("--by", given.by)
     study = read_study(given.study)
-    print(show(study, given.format))
+    if given.by is not None and study.about["kind"] in ("timing", "search"):
+        raise UserError(f"--by {given.by}: a {study.about['kind']} has nothing to choose from by it; leave it out")
+    print(show(study, given.format, by=given.by))
     for path, error in study.errors.items():
         print(f"graphmsda: {path} failed: {error}", file=sys.stderr)
 
 
-def _data(given: argparse.Namespace) -> Data:
-    from graphmsda.study.data import choose_data
-
-    reading = {name: getattr(given, name) for name in READING if getattr(given, name) is not None}
-    return choose_data(given.benchmark, given.domains, reading)
-
-
-def _targets(given: argparse.Namespace, data: Data) -> list[str]:
-    return list(dict.fromkeys(data.domain(name) for name in given.targets or data.domains))
-
-
-def _settings(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings typed on the command line, with those of a recipe below them."""
-    from graphmsda.cli import given_settings
-
-    if not hasattr(given, "set"):
-        given.set, given.config = [], None
-    settings = given_settings(given)
-    for name in ("method", "seed", "devices", "nodes"):
-        settings.pop(name, None)
-    return settings
-
-
 def _run(given: argparse.Namespace, kind: str, data: Data, cells: Sequence[Cell]) -> None:
-    from graphmsda.study.executors import choose_executor
     from graphmsda.study.formats import show
     from graphmsda.study.run import run_study
 
-    if len(set(getattr(given, "seeds", ()))) < len(getattr(given, "seeds", ())):
-        raise UserError(f"--seeds {' '.join(map(str, given.seeds))}: one is given twice; give each once")
-    study = run_study(
-        given.out, kind, data, cells, executor=choose_executor(given.jobs), jobs=given.jobs, progress=True
-    )
+    check_seeds(given)
+    executor, jobs = executor_of(given)
+    watch = getattr(given, "watch", False)
+    study = run_study(given.out, kind, data, cells, executor=executor, jobs=jobs, progress=True, watch=watch)
     print(show(study))
     asked = {cell.path for cell in cells}
-    failed = {path: error for path, error in study.errors.items() if path in asked}
-    for path, error in failed.items():
-        print(f"graphmsda: {path} failed: {error}", file=sys.stderr)
-    if failed:
-        raise UserError(f"{len(failed)} of {len(cells)} cells failed; the same command tries them again")
+    tell_failed({path: error for path, error in study.errors.items() if path in asked}, len(cells))
     print(f"graphmsda: the study lies in {given.out}; `graphmsda study show {given.out}` shows it", file=sys.stderr)

@@ -47,10 +47,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table: what it is called, and its numbers by column."""
+    """A row of a table: what it is called, and its numbers by column; one `chosen` among others is never the best."""
 
     labels: tuple[str, ...]
     entries: Mapping[str, Entry]
+    chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Table:
         notes: Sentences below.
         seconds: Whether numbers are seconds, of which the least is best, rather than fractions shown in percent.
         apart: Columns set apart from the others; nothing in them counts as best.
+        plain: Columns of numbers that are neither fractions nor seconds, shown as they are.
+        least: Columns whose least number is the best.
     """
 
     title: str
@@ -74,20 +77,25 @@ class Table:
     notes: Sequence[str] = field(default_factory=tuple)
     seconds: bool = False
     apart: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
+    least: tuple[str, ...] = ()
 
 
 def mark_best(table: Table) -> Table:
     """Return the table with the best number of each column marked, where there are several."""
     best: dict[str, float] = {}
     for column in (each for each in table.columns if each not in table.apart):
-        means = [round(e.mean, 6) for line in table.lines if (e := line.entries.get(column)) and e.mean is not None]
+        entries = [line.entries.get(column) for line in table.lines if not line.chosen]
+        means = [round(entry.mean, 6) for entry in entries if entry and entry.mean is not None]
         if len(means) > 1:
-            best[column] = min(means) if table.seconds else max(means)
+            best[column] = min(means) if table.seconds or column in table.least else max(means)
+
+    def is_best(line: Line, column: str) -> bool:
+        mean = line.entries[column].mean
+        return not line.chosen and mean is not None and round(mean, 6) == best.get(column)
+
     lines = [
-        replace(line, entries={
-            column: replace(entry, best=entry.mean is not None and round(entry.mean, 6) == best.get(column))
-            for column, entry in line.entries.items()
-        })
+        replace(line, entries={column: replace(e, best=is_best(line, column)) for column, e in line.entries.items()})
         for line in table.lines
-    ]  # fmt: skip
+    ]
     return replace(table, lines=lines)

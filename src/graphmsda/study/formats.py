@@ -18,9 +18,15 @@ Write = Callable[[str], str]
 """From a text to how a format has it in bold."""
 
 
-def show(study: Study, format: str = "text") -> str:
-    """Return the tables of a study in one of `FORMATS`; the last two hold fractions, the others percent."""
-    found = tables(study)
+def show(study: Study, format: str = "text", *, by: str | None = None) -> str:
+    """Return the tables of a study in one of `FORMATS`; the last two hold fractions, the others percent.
+
+    Args:
+        study: The study.
+        format: Of the result.
+        by: A score without target labels that chooses among settings and sources.
+    """
+    found = tables(study, by)
     if format == "json":
         return as_json(study, found)
     if format == "csv":
@@ -160,19 +166,24 @@ def _body(
         shown = "" if table.heads[0] == "standard" and first == before else first
         before = first
         labels = [on if label == ON else escape(label) for label in [shown, *others]]
-        entries = [line.entries.get(column) for column in table.columns]
-        body.append([*labels, *(_told(e, table.seconds, bold, chosen, plus, missing) for e in entries)])
+        entries = [(line.entries.get(column), _figure(table, column)) for column in table.columns]
+        body.append([*labels, *(_told(entry, figure, bold, chosen, plus, missing) for entry, figure in entries)])
     return body
 
 
-def _told(entry: Entry | None, seconds: bool, bold: Write, chosen: str, plus: str, missing: str) -> str:
+def _figure(table: Table, column: str) -> Callable[[float], str]:
+    """Return how numbers of a column are written."""
+    if column in table.plain:
+        return lambda value: f"{value:.4f}"
+    return (lambda value: f"{value:.2f}") if table.seconds else (lambda value: f"{100 * value:.1f}")
+
+
+def _told(
+    entry: Entry | None, figure: Callable[[float], str], bold: Write, chosen: str, plus: str, missing: str
+) -> str:
     """Return a number: bold where it is the best, with deviation, how many are there if not all, and the paper's."""
     if entry is None:
         return ""
-
-    def figure(value: float) -> str:
-        return f"{value:.2f}" if seconds else f"{100 * value:.1f}"
-
     if entry.mean is None:
         text = missing
     else:

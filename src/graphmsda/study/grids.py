@@ -13,6 +13,7 @@ from graphmsda.methods import find_method, hyperparameters
 from graphmsda.study.cells import Cell
 from graphmsda.study.data import Data
 from graphmsda.study.protocol import standards_of
+from graphmsda.tuning.cells import plain
 from graphmsda.tuning.grid import place_of, told
 
 # The loss terms of a method and the hyper-parameters that are 0 without them. Those of the paper's Tables 6 and 7 come
@@ -55,13 +56,15 @@ def table_cells(
         seeds: Seeds.
         settings: What all runs have in common.
         standards: For all methods; by default those under which the paper's tables have each.
-        recipes: A folder with ``METHOD.yaml`` files, whose settings hold for the method where `settings` say nothing.
+        recipes: A folder with files ``METHOD.yaml`` or ``TARGET/METHOD.yaml``, whose settings hold for the method where
+            `settings` say nothing.
     """
     found = []
-    own = {method: recipe_settings(recipes, method) for method in methods}
+    recipe = {(method, target): recipe_settings(recipes, method, target) for method in methods for target in targets}
     for seed, target, method in itertools.product(seeds, targets, methods):
-        chosen = {**own[method], **settings}
-        parameters = {**own[method].get("parameters", {}), **settings.get("parameters", {})}
+        own = recipe[method, target]
+        chosen = {**own, **settings}
+        parameters = {**own.get("parameters", {}), **settings.get("parameters", {})}
         chosen.pop("parameters", None)
         for standard in standards or standards_of(method):
             sources = [name for name in data.domains if name != target] if standard == "single-best" else [None]
@@ -155,14 +158,15 @@ def sensitivity_cells(
     ]
 
 
-def recipe_settings(folder: Path | None, method: str) -> dict[str, Any]:
-    """Return the settings of a method's recipe in a folder; none where there is no recipe for it."""
+def recipe_settings(folder: Path | None, method: str, target: str = "") -> dict[str, Any]:
+    """Return the settings of a method's recipe in a folder, for a target or for all; none where there is none."""
     if folder is None:
         return {}
     if not folder.is_dir():
         raise UserError(f"--recipes {folder}: there is no such folder; give one with files such as mrf.yaml")
-    file = folder / f"{method}.yaml"
-    if not file.is_file():
+    files = [folder / plain(target) / f"{method}.yaml"] if target else []
+    file = next((each for each in [*files, folder / f"{method}.yaml"] if each.is_file()), None)
+    if file is None:
         return {}
     return {name: value for name, value in read_recipe(file)[1].items() if name not in ("method", "seed")}
 

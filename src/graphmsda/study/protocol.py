@@ -22,9 +22,12 @@ from torch import Tensor
 from graphmsda.domains import Domain, Samples, Task
 from graphmsda.errors import UserError
 from graphmsda.methods import METHODS, find_method
+from graphmsda.rehearsal import rehearsals
+from graphmsda.study.scoring import is_higher_better, read_score
 
 STANDARDS = ("single-best", "source-combine", "multi-source")
 TITLES = {"single-best": "Single best", "source-combine": "Source combine", "multi-source": "Multi-source"}
+REHEARSAL = "rehearsal"  # no standard: one of the sources plays the target, whose samples are not touched
 COMBINED = "all sources"  # name of the one domain of source combine
 MOST_COPIED = 2**31  # bytes of sources that are copied into one tensor; more are joined row by row
 
@@ -56,9 +59,11 @@ def all_methods(names: Sequence[str]) -> list[str]:
 
 
 def stage(task: Task, standard: str, source: str | None = None) -> Task:
-    """Return what is trained on under a standard; `source` is the one of single best."""
+    """Return what is trained on under a standard; `source` is the one of single best, or that plays the target."""
     if standard == "multi-source":
         return task
+    if standard == REHEARSAL:
+        return rehearsals(task, {}, [str(source)])[0].task
     if standard == "source-combine":
         x = _join([domain.x for domain in task.sources])
         merged = Domain(COMBINED, x, torch.cat([domain.y for domain in task.sources]))
@@ -83,7 +88,7 @@ def steps_of(task: Task, standard: str, batch_size: int) -> int:
     return max(1, max(len(domain.y) for domain in task.sources) // batch_size) if standard == "single-best" else 0
 
 
-def best_source(rows: Sequence[Mapping[str, Any]], *, oracle: bool = False) -> str | None:
+def best_source(rows: Sequence[Mapping[str, Any]], *, oracle: bool = False, score: str = "information") -> str | None:
     r"""Return the source whose runs are reported for one method and target; None where there are no runs.
 
     Without target labels it is the one whose predictions on the target tell most of the input (Bridle et al., NIPS
@@ -96,11 +101,29 @@ def best_source(rows: Sequence[Mapping[str, Any]], *, oracle: bool = False) -> s
     Args:
         rows: Results of the method on the target, of any sources and seeds.
         oracle: Choose by the accuracy on the target.
+        score: Choose by another of `graphmsda.selection.SCORES`.
     """
-    scores: dict[str, list[float]] = {}
-    for row in rows:
-        scores.setdefault(row["source"], []).append(row["accuracy"] if oracle else row["label_free"]["information"])
-    return max(scores, key=lambda name: statistics.fmean(scores[name])) if scores else None
+    return best_of([(row["source"], row) for row in rows], oracle=oracle, score=score)
+
+
+def best_of(
+    rows: Sequence[tuple[str, Mapping[str, Any]]], *, oracle: bool = False, score: str = "information"
+) -> str | None:
+    """Return the name whose runs are best on average; None where there are none, or a run lacks the score.
+
+    Args:
+        rows: Names, each with a run.
+        oracle: Judge by the accuracy on the target.
+        score: Judge by one of `graphmsda.selection.SCORES`.
+    """
+    found: dict[str, list[float]] = {}
+    for name, row in rows:
+        value = row["accuracy"] if oracle else read_score(row, score)
+        if value is None:
+            return None
+        found.setdefault(name, []).append(value)
+    sign = 1 if oracle or is_higher_better(score) else -1
+    return max(found, key=lambda name: sign * statistics.fmean(found[name])) if found else None
 
 
 class Joined:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from graphmsda.engine.settings import Settings
 from graphmsda.errors import UserError
@@ -32,6 +33,8 @@ def run_study(
     executor: Executor = here,
     jobs: int = 1,
     progress: bool = False,
+    about: Mapping[str, Any] | None = None,
+    watch: bool = False,
 ) -> Study:
     """Finish all cells of a study that are not finished yet, and return what then lies in its folder.
 
@@ -46,21 +49,23 @@ def run_study(
         executor: Where cells are worked on.
         jobs: How many at a time, for the estimate of the time left.
         progress: Show on standard error what is being done.
+        about: What else has to be the same for all commands that share the folder.
+        watch: Read the accuracy on the target while training too, for the column oracle alone.
     """
     out = Path(out)
-    work = Work(out, data, kind, visible_gpus() if executor is not here else ())
+    work = Work(out, data, kind, visible_gpus() if executor is not here else (), watch)
     places = {cell.path: out / "cells" / cell.path for cell in cells}
     left = {cell.path: cell for cell in cells if not (out / "runs" / cell.path / "result.json").is_file()}
-    about = {"kind": kind, **data.about()}
+    about = {"kind": kind, **data.about(), **(about or {})}
     open_study(out, about, make=False)
-    _check(list(left.values()), work, progress)
+    check_cells(list(left.values()), work, progress)
     open_study(out, about)
     add_cells(out, cells)
     if executor is not here:
         load.cache_clear()  # others read for themselves
     before = {path: attempts.newest(places[path])[0] for path in left}
     rows = {cell.path: row for cell in cells if (row := read_row(out, cell)) is not None}
-    watch, idle = attempts.Watch(), 0
+    others, idle = attempts.Watch(), 0
 
     def find_running() -> set[str]:
         return {path for path in left if attempts.newest(places[path])[1].get("state") == attempts.RUNNING}
@@ -71,7 +76,7 @@ def run_study(
     with showing(board, enabled=progress) as show:
         while left:
             newest = {path: attempts.newest(places[path])[0] for path in left}
-            looks = {path: watch.look(places[path]) for path in left}
+            looks = {path: others.look(places[path]) for path in left}
             for cell in list(left.values()):  # what others have finished meanwhile
                 if (row := read_row(out, cell)) is not None:
                     show(Outcome(left.pop(cell.path), "done", row))
@@ -96,7 +101,7 @@ def run_study(
     return read_study(out)
 
 
-def _check(cells: Sequence[Cell], work: Work, progress: bool) -> None:
+def check_cells(cells: Sequence[Cell], work: Work, progress: bool) -> None:
     """Read the data of what is left, so that processes do not race to decode them, and tell mistakes early."""
     for cell in {(cell.method, cell.setting): cell for cell in cells}.values():
         with _names_flag(work.kind):  # what can be told before data are read
@@ -119,6 +124,6 @@ def _names_flag(kind: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        if kind != "sensitivity":
+        if kind not in ("sensitivity", "search"):
             raise
         raise UserError(re.sub(r"^--set ", "--param ", str(error))) from error

@@ -13,35 +13,42 @@ from graphmsda.study import paper
 from graphmsda.study.cells import Cell, Row, Study
 from graphmsda.study.entries import ON, Entry, Line, Table, mark_best
 from graphmsda.study.paper import Figure
-from graphmsda.study.protocol import STANDARDS, TITLES, best_source
+from graphmsda.study.protocol import STANDARDS, TITLES, best_of, best_source
 
 NAMES = {"m3sda": "M3SDA", "m3sda-beta": "M3SDA-beta", "crf": "CRF-MSDA", "mrf": "MRF-MSDA", "mrf-plus": "MRF-MSDA+"}
 NAMES |= {"source-only": "Source-only", "adabn": "AdaBN", "coral": "CORAL", "meta-mcd": "Meta-MCD"}
 NAMES |= {name: name.upper() for name in ("dan", "dann", "adda", "jan", "rtn", "mcd", "mdan", "dctn", "mdda", "cmss")}
 
 
-def tables(study: Study) -> list[Table]:
-    """Return the tables of a study, whatever its kind, as far as it has got."""
-    make: Callable[[Study], list[Table]] = {
-        "table": _accuracy_tables,
-        "ablation": _ablation_tables,
-        "sensitivity": _sensitivity_tables,
-        "timing": _timing_tables,
+def tables(study: Study, by: str | None = None) -> list[Table]:
+    """Return the tables of a study, whatever its kind, as far as it has got.
+
+    Args:
+        study: The study.
+        by: One of `graphmsda.selection.SCORES`: it chooses the source of single best, and of an ablation or a
+            sensitivity study a last row has what it chooses for each target.
+    """
+    make: Callable[[], list[Table]] = {
+        "table": partial(_accuracy_tables, study, by or "information"),
+        "ablation": partial(_ablation_tables, study, by),
+        "sensitivity": partial(_sensitivity_tables, study, by),
+        "timing": partial(_timing_tables, study),
+        "search": partial(_search_tables, study),
     }[study.about["kind"]]
     open_cells = len(study.cells) - len(study.rows)
     last = [f"{open_cells} of {len(study.cells)} cells are not finished"] if open_cells else []
     last += [f"{len(study.errors)} failed: the same command tries them again"] if study.errors else []
-    made = make(study)
+    made = make()
     return [replace(mark_best(table), notes=(*table.notes, *last)) for table in made]
 
 
-def _accuracy_tables(study: Study) -> list[Table]:
+def _accuracy_tables(study: Study, by: str) -> list[Table]:
     benchmark, targets = study.about.get("benchmark"), _targets(study)
     lines = []
     for standard in STANDARDS:
         for method in _methods(cell.method for cell in study.cells if cell.standard == standard):
             own = [cell for cell in study.cells if (cell.standard, cell.method) == (standard, method)]
-            chosen = {t: _chosen(study, own, t, oracle=False) for t in targets}
+            chosen = {t: _chosen(study, own, t, by=by) for t in targets}
             entries = {
                 f"-> {target}": replace(
                     _entry(study, chosen[target], [c for c in own if c.target == target]),
@@ -58,23 +65,23 @@ def _accuracy_tables(study: Study) -> list[Table]:
     single = any(cell.standard == "single-best" for cell in study.cells)
     if single:
         notes.append(
-            "Single best: the source is chosen without target labels; under oracle, and in the paper, by the accuracy "
-            "on the target."
+            f"Single best: the source is chosen without target labels{_by(by)}; under oracle, and in the paper, by the "
+            "accuracy on the target."
         )
     columns = (*(f"-> {target}" for target in targets), "Avg", "oracle")
     if all(line.entries["oracle"].mean is None for line in lines):
         columns = columns[:-1]
     title = f"Accuracy on {benchmark or 'your domains'}"
     main = Table(title, ("standard", "method"), columns, lines, notes, apart=("oracle",))
-    return [main, _source_table(study, targets)] if single else [main]
+    return [main, _source_table(study, targets, by)] if single else [main]
 
 
-def _source_table(study: Study, targets: Sequence[str]) -> Table:
+def _source_table(study: Study, targets: Sequence[str], by: str) -> Table:
     lines = []
     cells = [cell for cell in study.cells if cell.standard == "single-best"]
     for method in _methods(cell.method for cell in cells):
         own = [cell for cell in cells if cell.method == method]
-        picks = {target: _chosen(study, own, target, oracle=False) for target in targets}
+        picks = {target: _chosen(study, own, target, by=by) for target in targets}
         for source in [name for name in _domains(study) if any(cell.source == name for cell in own)]:
             some = [cell for cell in own if cell.source == source]
             entries = {
@@ -86,11 +93,11 @@ def _source_table(study: Study, targets: Sequence[str]) -> Table:
             }
             lines.append(Line((NAMES.get(method, method), source), entries))
     columns = tuple(f"-> {target}" for target in targets)
-    notes = ["Accuracy (%) of every single source; the one chosen without target labels is marked."]
+    notes = [f"Accuracy (%) of every single source; the one chosen without target labels{_by(by)} is marked."]
     return Table("Single best, source by source", ("method", "source"), columns, lines, notes)
 
 
-def _ablation_tables(study: Study) -> list[Table]:
+def _ablation_tables(study: Study, by: str | None) -> list[Table]:
     benchmark, targets, found = study.about.get("benchmark"), _targets(study), []
     for method, terms in dict.fromkeys((cell.method, tuple(cell.varied)) for cell in study.cells):
         own = [cell for cell in study.cells if (cell.method, tuple(cell.varied)) == (method, terms)]
@@ -107,12 +114,14 @@ def _ablation_tables(study: Study) -> list[Table]:
         ]
         if any(entry.paper for line in lines for entry in line.entries.values()):
             notes += _beside(paper.reference("ablation", benchmark, method))
+        if by is not None:
+            lines.append(_chosen_line(study, own, targets, by, len(terms)))
         title = f"Loss terms of {NAMES.get(method, method)} on {benchmark or 'your domains'}"
         found.append(Table(title, terms, (*(f"-> {t}" for t in targets), "Avg"), lines, notes))
     return found
 
 
-def _sensitivity_tables(study: Study) -> list[Table]:
+def _sensitivity_tables(study: Study, by: str | None) -> list[Table]:
     targets, found = _targets(study), []
     for method, name in dict.fromkeys((cell.method, next(iter(cell.varied))) for cell in study.cells):
         own = [cell for cell in study.cells if cell.method == method and name in cell.varied]
@@ -124,10 +133,19 @@ def _sensitivity_tables(study: Study) -> list[Table]:
             Line((str(v),), _plain(study, [c for c in own if c.varied[name] == v], targets, lambda target: None))
             for v in values
         ]
+        if by is not None:
+            lines.append(_chosen_line(study, own, targets, by, 1))
         notes = [f"Accuracy (%) on the target's test part after the last step{_seeds(study)}."]
         title = f"{name} of {NAMES.get(method, method)} on {study.about.get('benchmark') or 'your domains'}"
         found.append(Table(title, (name,), (*(f"-> {t}" for t in targets), "Avg"), lines, notes))
     return found
+
+
+def _search_tables(study: Study) -> list[Table]:
+    from graphmsda.study.search_table import search_tables
+
+    method = study.about["search"]["method"]
+    return search_tables(study, NAMES.get(method, method))
 
 
 def _timing_tables(study: Study) -> list[Table]:
@@ -165,7 +183,22 @@ def _entry(study: Study, cells: Sequence[Cell], asked: Sequence[Cell]) -> Entry:
     return Entry(tuple(row["accuracy"] for row in rows), len({cell.seed for cell in asked}))
 
 
-def _chosen(study: Study, cells: Sequence[Cell], target: str, *, oracle: bool) -> list[Cell]:
+def _chosen_line(study: Study, cells: Sequence[Cell], targets: Sequence[str], by: str, heads: int) -> Line:
+    """Return the row of what a score chooses among settings, for each target; nothing where a run is missing."""
+    chosen: dict[str, Sequence[Cell]] = {}
+    for target in targets:
+        there = [cell for cell in cells if cell.target == target]
+        rows = [(cell.setting, study.rows[cell.path]) for cell in there if cell.path in study.rows]
+        best = best_of(rows, score=by) if len(rows) == len(there) else None
+        chosen[target] = [cell for cell in there if cell.setting == best]
+    entries = {f"-> {t}": _entry(study, some, cells) for t, some in chosen.items()}
+    entries["Avg"] = _average(study, chosen, cells, targets)
+    return Line((f"chosen by {by}", *[""] * (heads - 1)), entries, chosen=True)
+
+
+def _chosen(
+    study: Study, cells: Sequence[Cell], target: str, *, oracle: bool = False, by: str = "information"
+) -> list[Cell]:
     """Return the cells of a row and target that are reported: of single best, those of one source."""
     there = [cell for cell in cells if cell.target == target]
     if not there or there[0].standard != "single-best":
@@ -173,7 +206,7 @@ def _chosen(study: Study, cells: Sequence[Cell], target: str, *, oracle: bool) -
     # A choice among some of the sources would be another one later: only seeds that have all of them count.
     missing = {cell.seed for cell in there if cell.path not in study.rows}
     rows: list[Row] = [study.rows[cell.path] for cell in there if cell.seed not in missing]
-    source = best_source(rows, oracle=oracle)
+    source = best_source(rows, oracle=oracle, score=by)
     return [cell for cell in there if cell.source == source and cell.seed not in missing]
 
 
@@ -220,6 +253,10 @@ def _seeds(study: Study) -> str:
     if len(seeds) == 1:
         return f", seed {seeds[0]}"
     return f", mean and standard deviation over seeds {', '.join(map(str, seeds))}"
+
+
+def _by(score: str) -> str:
+    return "" if score == "information" else f" by {score}"
 
 
 def _beside(reference: str | None) -> list[str]:

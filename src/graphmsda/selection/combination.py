@@ -1,0 +1,121 @@
+"""Several estimates made one, and what it may be off by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphmsda.selection.evidence import Seen
+
+LEVEL = 0.9
+EDGE = 0.002  # an estimate is not nearer to 0 or 1
+# Root mean square errors of the estimators, on the logit scale, over 60 runs on the embedded data: what they weigh.
+ERRORS = {
+    "thresholded-confidence": 0.57,
+    "difference-of-confidences": 0.64,
+    "transport": 0.54,
+    "nearest-prototypes": 0.9,
+    "agreement": 0.39,
+}
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of the combination's error before anything is learned of a run's own data.
+
+    Attributes:
+        bias: Mean of the true less the estimated logit.
+        spread: Standard deviation of that.
+        weight: How many domains' worth of experience it is.
+    """
+
+    bias: float
+    spread: float
+    weight: float
+
+
+# Measured on the embedded data alone, so that other benchmarks can test them: docs/selection.md.
+HELD_OUT = Prior(-0.3, 0.5, 4)
+TRAINED_ON = Prior(-0.6, 0.6, 4)
+REHEARSED = Prior(-0.3, 0.5, 1)
+
+
+def combine(parts: Mapping[str, float], weights: Mapping[str, float] | None = None) -> float:
+    """Return the weighted mean of estimates on the logit scale; by default each weighs by its usual error."""
+    chosen = weights or {name: error**-2 for name, error in ERRORS.items()}
+    total = sum(chosen[name] for name in parts)
+    return sum(chosen[name] * logit(value) for name, value in parts.items()) / total
+
+
+def learned_weights(found: Sequence[tuple[str, Mapping[str, float], float]]) -> dict[str, float]:
+    """Return what each estimator weighs: the inverse of its mean square error, 4 players' worth of it from `ERRORS`."""
+    weights = {}
+    for name, before in ERRORS.items():
+        by_player: dict[str, list[float]] = {}
+        for player, parts, truth in found:
+            if name in parts:
+                by_player.setdefault(player, []).append((truth - logit(parts[name])) ** 2)
+        squares = [sum(values) / len(values) for values in by_player.values()]
+        weights[name] = (4 + len(squares)) / (4 * before**2 + sum(squares))
+    return weights
+
+
+def interval(
+    centre: float,
+    locations: Sequence[float],
+    spreads: Sequence[float],
+    prior: Prior,
+    samples: int,
+) -> tuple[float, float, float]:
+    r"""Return the predicted accuracy with its interval: Student's on the logit scale, a normal-inverse-gamma prior.
+
+    .. math:: c + \mu \pm t_{\nu} \sqrt{s^2 (1 + 1 / \kappa) + \frac{1}{N p (1 - p)}}, \quad
+              \kappa = \nu = w + n, \quad p = \mathrm{sigmoid}(c + \mu), \quad
+              \mu = \frac{w b_0 + n \bar r}{w + n}, \quad
+              \nu s^2 = w s_0^2 + \sum_m (r_m - \bar r)^2 + \frac{w n}{w + n} (\bar r - b_0)^2
+
+    for a combination c, residuals :math:`r_m` of n players and a prior of bias :math:`b_0`, spread :math:`s_0` and
+    weight w (Gelman et al., Bayesian Data Analysis, Sec. 3.3). The last term under the root is what the number N of
+    samples leaves to chance.
+
+    Args:
+        centre: The combination, a logit.
+        locations: Residuals whose mean corrects it.
+        spreads: Residuals whose spread widens the interval, as many; in rehearsals the same.
+        prior: What was known before.
+        samples: How many samples of the target were looked at.
+    """
+    from scipy.stats import t as student
+
+    count = len(locations)
+    weight = prior.weight + count
+    mean = sum(locations) / count if count else 0.0
+    middle = sum(spreads) / count if count else 0.0
+    bias = (prior.weight * prior.bias + count * mean) / weight
+    squares = prior.weight * prior.spread**2 + sum((value - middle) ** 2 for value in spreads)
+    squares += prior.weight * count / weight * (mean - prior.bias) ** 2
+    accuracy = sigmoid(centre + bias)
+    variance = squares / weight * (1 + 1 / weight) + 1 / (samples * accuracy * (1 - accuracy))
+    half = float(student.ppf((1 + LEVEL) / 2, weight)) * math.sqrt(variance)
+    return accuracy, sigmoid(centre + bias - half), sigmoid(centre + bias + half)
+
+
+def sigmoid(value: float) -> float:
+    """Return the share that a logit stands for."""
+    return 1 / (1 + math.exp(-value))
+
+
+def logit(share: float) -> float:
+    """Return the logit of an accuracy, kept off 0 and 1.
+
+    >>> logit(0.5), round(logit(1.0), 2)
+    (0.0, 6.21)
+    """
+    kept = min(max(share, EDGE), 1 - EDGE)
+    return math.log(kept / (1 - kept))
+
+
+def true_logit(seen: Seen) -> float:
+    """Return the logit of a measured accuracy, half a sample added to right and wrong ones."""
+    return logit((float(seen.right.sum()) + 0.5) / (len(seen) + 1))
