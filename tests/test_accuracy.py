@@ -128,6 +128,14 @@ def test_recipe_lies_below_what_is_typed() -> None:
     assert found.all_settings["backbone"] == "alexnet"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.yaml")), ids=lambda path: path.stem)
+def test_settings_that_come_with_the_benchmarks_can_be_trained(path: Path) -> None:
+    """A name or value that no method has would be told before anything is trained."""
+    words = ["--benchmark", "digits-five", "--settings", str(path), "--targets", "mm", "--out", "none.json"]
+    asked = list(accuracy.cells(accuracy.build_parser().parse_args(words)))
+    assert len({cell.setting for cell in asked}) == len(asked) > 5
+
+
 def test_named_settings(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("a: {method: mrf, parameters: {tau: 0.1}}\nb: {method: crf, settings: {lr: 0.01}}\n")

@@ -32,6 +32,7 @@ from graphmsda.methods import Method, Phase
 
 WARM_UP = 3  # steps before capture: libraries choose kernels, the optimiser makes its memory
 WORTH_COMPILING = 2000  # steps: a compiled step saves milliseconds, compiling it costs tens of seconds
+DEEPER = 10  # times as many for networks with tens of layers, which take minutes to compile
 # Dropout draws its masks as it does uncompiled, so that a compiled step is the same step. What is done to each of many
 # small tensors is done in one kernel for all.
 OPTIONS: dict[str, Any] = {"fallback_random": True, "combo_kernels": True}
@@ -43,7 +44,8 @@ Step = Callable[[], None]
 def is_compiled(settings: Settings) -> bool:
     """Whether a run's step is compiled before it is captured."""
     alone = settings.devices * settings.nodes == 1
-    return settings.accelerate != "off" and settings.device == "cuda" and alone and settings.steps >= WORTH_COMPILING
+    worth = WORTH_COMPILING * (DEEPER if settings.backbone.startswith("resnet") else 1)
+    return settings.accelerate != "off" and settings.device == "cuda" and alone and settings.steps >= worth
 
 
 def begin_early(settings: Settings) -> None:

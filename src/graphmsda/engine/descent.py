@@ -20,6 +20,9 @@ from graphmsda.graphs.prototypes import wide
 
 Group = tuple[list[nn.Parameter], list[Tensor], list[dict[str, Tensor]], list[Tensor | None], float, Tensor]
 
+ADAM: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False}
+ADAM |= {"foreach": False, "fused": False, "capturable": True}  # each tensor by itself: a compiler joins them
+
 
 def total_norm(gradients: Sequence[Tensor | None]) -> Tensor:
     """Return the norm of all gradients together, in float32 or wider."""
@@ -113,8 +116,6 @@ class Descent:
             slopes = [g.to(p.dtype) for g, p in zip(given, parameters, strict=True)]
             if norm is not None:
                 slopes = [g * (clip / (norm + 1e-6)).clamp(max=1) for g in slopes]
-            options: dict[str, Any] = {"lr": rate, "weight_decay": weight_decay, "maximize": False}
-            options |= {"foreach": False, "fused": False}
             if name == "sgd":  # written out: PyTorch's own reads the rate, and a compiler would keep its first value
                 for parameter, slope, kept in zip(parameters, slopes, memory, strict=True):
                     decayed = slope + weight_decay * parameter
@@ -123,8 +124,8 @@ class Descent:
             else:
                 rule: Any = adamw if name == "adamw" else adam
                 moments = ([m[key] for m in memory] for key in ("exp_avg", "exp_avg_sq"))
-                options |= {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "capturable": True}
-                rule(parameters, slopes, *moments, [], [m["step"] for m in memory], **options)
+                steps = [m["step"] for m in memory]
+                rule(parameters, slopes, *moments, [], steps, lr=rate, weight_decay=weight_decay, **ADAM)
             for parameter, copy in zip(parameters, copies, strict=True):
                 if copy is not None:
                     copy.copy_(parameter)

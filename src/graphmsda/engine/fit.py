@@ -31,6 +31,7 @@ from graphmsda.engine.sinks import Sink, check_sinks, open_sinks
 from graphmsda.engine.training import Training
 from graphmsda.engine.watch import COLUMN as WATCHED
 from graphmsda.engine.watch import Watcher
+from graphmsda.environment import environment
 from graphmsda.errors import UserError
 from graphmsda.files import write_tensors, write_text
 from graphmsda.methods import Method, Phase
@@ -277,6 +278,7 @@ def finish(training: Training, path: Path) -> None:
         "domains": list(task.domains),
         "feature_names": None if task.feature_names is None else list(task.feature_names),
         "steps": training.step,
+        "environment": environment(),
     }
     state = {k: v.float() if v.is_floating_point() else v for k, v in method.state_dict().items()}
     write_tensors(path / folder.MODEL, state)

@@ -122,7 +122,8 @@ class MRF(Method):
             * source_risk(source_predictions, [part.y for part in embedded.sources]),
             "entropy": ramp * self.entropy_weight * target_entropy(target_predictions),
         }
-        terms |= self.likelihood_terms(energies, label, domain, weight, batch.seed)
+        # Not `|=`: PyTorch 2.6 cannot compile it for dictionaries.
+        terms.update(self.likelihood_terms(energies, label, domain, weight, batch.seed))
         return Phase(terms, shown={"pseudo-labelled": target_weight.mean()})
 
     def predict(self, embedding: Tensor) -> Tensor:

@@ -107,7 +107,8 @@ class MRFPlus(MRF):
             "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
             "target": -self.target_weight * torch.where(weight > 0, weight * likelihoods, 0).mean(),
         }
-        terms |= self.likelihood_terms(energies, label, domain, torch.cat([ones, weight]), batch.seed)
+        # Not `|=`: PyTorch 2.6 cannot compile it for dictionaries.
+        terms.update(self.likelihood_terms(energies, label, domain, torch.cat([ones, weight]), batch.seed))
         return Phase(terms, shown={"pseudo-labelled": believed.mean()}, state={"believed": shares})
 
     @torch.no_grad()

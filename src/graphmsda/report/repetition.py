@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import platform
 import shlex
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ import torch
 from graphmsda import __version__
 from graphmsda.engine import folder
 from graphmsda.engine.settings import FREE_TO_CHANGE, Settings
+from graphmsda.environment import hardware
 from graphmsda.errors import UserError
 from graphmsda.figures.runs import told
 from graphmsda.methods import complete_parameters
@@ -94,14 +94,6 @@ def fit_command(about: Mapping[str, Any], task: Any = None) -> str:
     changed = [f"{name}={told(value)}" for name, value in parameters.items() if plain.get(name) != value]
     words += ["--set", *changed] if changed else []
     return shlex.join([*words, "--out", "runs/again"])
-
-
-def hardware() -> str:
-    """Return what this machine is, in a line."""
-    parts = [platform.system(), platform.machine(), f"{os.cpu_count()} cores"]
-    if torch.cuda.is_available():
-        parts.append(torch.cuda.get_device_name())
-    return ", ".join(parts)
 
 
 def report_command(place: Path, out: Path, given: Mapping[str, Any]) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import platform
 import shutil
 import subprocess
 import time
@@ -23,6 +21,7 @@ from graphmsda.domains import Task
 from graphmsda.engine import folder
 from graphmsda.engine.fit import fit
 from graphmsda.engine.settings import Settings
+from graphmsda.environment import hardware
 from graphmsda.errors import UserError
 from graphmsda.files import write_text
 from graphmsda.methods import build_method
@@ -205,10 +204,7 @@ def origin() -> dict[str, str]:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         commit = "unknown"
-    hardware = f"{platform.machine()}, {os.cpu_count()} cores"
-    if torch.cuda.is_available():
-        hardware += f", {torch.cuda.get_device_name()}"
-    return {"graphmsda": __version__, "commit": commit, "hardware": hardware, "torch": str(torch.__version__)}
+    return {"graphmsda": __version__, "commit": commit, "hardware": hardware(), "torch": str(torch.__version__)}
 
 
 def _told(mistake: Exception, cell: Cell) -> str:
