@@ -7,6 +7,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,6 +49,21 @@ def image_task(sources: int = 2, classes: int = 3, size: int = 12, side: int = 1
 def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Decoded pictures go to a folder of this test run, for subprocesses too."""
     os.environ["GRAPHMSDA_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def imaginary_gpu() -> None:
+    """Lets a test put tensors without values on a GPU that is not there."""
+    if not torch.cuda.is_available() and torch.__version__ < (2, 11):
+        pytest.skip("PyTorch 2.6 asks the driver even for tensors without values and ends the process")
+
+
+@pytest.fixture
+def triton_interpreter() -> None:
+    """Lets a test run kernels on the CPU."""
+    triton = pytest.importorskip("triton")
+    if np.lib.NumpyVersion(np.__version__) >= "2.4.0" and triton.__version__.split(".") < ["3", "7"]:
+        pytest.skip("the interpreter of Triton before 3.7 does not work with NumPy 2.4 or later")
 
 
 @pytest.fixture

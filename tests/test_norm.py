@@ -150,7 +150,7 @@ def test_averaging_over_steps_keeps_statistics_unbiased(steps: int) -> None:
     lay(norm.layout, (9,), (1,))
     for step in range(steps):
         norm(x)
-        average.update(norm, torch.tensor(averaging_weight(0.99, step + 1)))
+        average.update(norm, averaging_weight(0.99, step + 1))
     norm.load_state_dict(average.state)
     torch.testing.assert_close(norm.statistics(1), (x.mean(0), x.var(0)))
 

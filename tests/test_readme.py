@@ -37,14 +37,21 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_commands(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [line for block in blocks("README.md", "sh") for line in block.splitlines()]
-    commands = [line for line in lines if line.startswith("graphmsda ")]
-    assert len(commands) >= 6
-    for line in commands:
-        assert main(shlex.split(line)[1:]) == 0, line
-        assert capsys.readouterr().out
+def test_commands_and_python_in_their_order(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    ran = 0
+    for language, block in re.findall(r"^```(sh|python)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if language == "python":
+            exec(compile(block, "README.md", "exec"), {})
+            continue
+        for line in (line for line in block.splitlines() if line.startswith("graphmsda ")):
+            assert main(shlex.split(line)[1:]) == 0, line
+            assert capsys.readouterr().out
+            ran += 1
+    assert ran >= 10
     assert len((place / "predictions.csv").read_text().splitlines()) == 3
+    assert (place / "runs" / "from-python" / "model.json").is_file()
+    assert (place / "report.html").stat().st_size > 100_000
 
 
 def test_make_demo_runs_the_demo_command(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,13 +61,6 @@ def test_make_demo_runs_the_demo_command(place: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(graphmsda.demo, "EPOCHS", 1)
     assert main(["demo"]) == 0
     assert (place / "runs" / "demo" / "results.json").is_file()
-
-
-def test_python(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = blocks("README.md", "python")
-    exec(compile(code, "README.md", "exec"), {})
-    assert "nearest" not in capsys.readouterr().err
-    assert (place / "runs" / "from-python" / "model.json").is_file()
 
 
 def test_contributing_example_passes_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

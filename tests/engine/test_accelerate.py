@@ -231,6 +231,7 @@ def test_a_cpu_takes_plain_steps(features: Task, caplog: pytest.LogCaptureFixtur
 
 def on_gpu(**given: Any) -> Any:
     settings = SimpleNamespace(accelerate="auto", devices=1, nodes=1, steps=10, method="mrf", device="cuda")
+    settings.backbone = "3conv-2fc"
     settings.__dict__.update(given)
     return SimpleNamespace(settings=settings, device=torch.device("cuda"))
 
@@ -293,7 +294,7 @@ def test_a_compiled_step_is_the_step(method: str, optimiser: str, monkeypatch: p
     assert refusals == [None]
     assert not told(caplog)
     # Compiled, Adam's corrections for its start are made in float32, as its count of steps is.
-    assert_same_state(plain, fast, 1e-9 if optimiser == "sgd" else 1e-5)
+    assert_same_state(plain, fast, 1e-9 if optimiser == "sgd" else 3e-5)
     one, two = (tally.read() for tally in tallies)
     assert one == pytest.approx(two, rel=1e-4)
 
