@@ -27,7 +27,11 @@ from graphmsda.engine.settings import Settings
 from graphmsda.norm import DomainBatchNorm
 from graphmsda.rehearsal import Sources, load_sources, rehearsals
 from graphmsda.run import Run
+from graphmsda.selection import gather
+from graphmsda.selection.data import find_data
 from graphmsda.study import scoring
+from record import rounded
+from selection import read_run
 
 
 @dataclass(frozen=True)
@@ -161,10 +165,15 @@ def train_cell(cell: Cell, scratch: Path) -> list[dict[str, Any]]:
     if settings.get("backbone", "auto") == "auto":
         settings["backbone"] = stage.backbone
     with tempfile.TemporaryDirectory(dir=scratch) as out:
-        watch = stage.scored_on[0] if cell.playing is None else None  # for the oracle column alone
-        root = cell.reading.get("root")
-        run = fit(stage.task, settings.pop("method"), out=out, data_root=root, watch=watch, **settings)
+        named = load_for(cell)
+        real = named if isinstance(named, NamedTask) else None
+        given = {"data_root": cell.reading.get("root"), "origin": real and real.record}
+        watch = stage.scored_on[0] if real else None  # for the oracle column alone
+        run = fit(stage.task, settings.pop("method"), out=out, watch=watch, **given, **settings)
         scores = score(run, stage)
+        if real:
+            data = find_data(run, real)
+            scores["selection"] = rounded(read_run(run, data, gather(run, data)))
     minutes = round((time.monotonic() - begin) / 60, 2)
     about = {"steps": run.about["steps"], "minutes": minutes, "parameters": dict(cell.parameters)}
     about["settings"] = dict(cell.settings)

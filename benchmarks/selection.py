@@ -1,6 +1,7 @@
 """How well do label-free scores rank finished runs, and does the estimate's interval hold the truth?
 
     python benchmarks/selection.py STUDY_OR_RUNS ... --out results/selection.json --data-root DIR --device cuda
+    python benchmarks/selection.py results/digits-five.json     # what benchmarks/accuracy.py has read of its runs
     python benchmarks/selection.py --out results/selection.json --page docs/selection.md    # the tables again
 
 One pass over each run's data; every run's row is on disk as soon as it is measured, so that the same command goes on
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows = {row["run"]: row for row in [*known.get("rows", []), *folder.read_metrics(partial)]}
             made = record.origin(given.commit)
             for row in measure(given.places, set(rows), device=given.device, data_root=given.data_root):
-                rows[row["run"]] = record.rounded({**row, **made})
+                rows[row["run"]] = record.rounded({**made, **row})
                 with partial.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(rows[row["run"]]) + "\n")
             command = f"python benchmarks/selection.py {' '.join(place.name for place in given.places)}"
@@ -86,6 +87,9 @@ def measure(places: Sequence[Path], done: set[str], *, device: str, data_root: s
     twins: dict[str, list[Path]] = {}
     names: dict[Path, str] = {}
     for place in places:
+        if place.is_file():
+            yield from (row for row in of_table(place) if row["run"] not in done)
+            continue
         for path in run_folders([place]):
             if (path / folder.MODEL_ABOUT).is_file() and path not in names:
                 names[path] = (Path(place.name) / path.relative_to(place)).as_posix()
@@ -103,6 +107,15 @@ def measure(places: Sequence[Path], done: set[str], *, device: str, data_root: s
                 yield {"run": names[path], **read_run(run, data, evidence, other)}
         seconds = (time.monotonic() - begin) / len(paths)
         print(f"{place_number + 1}/{len(twins)} {names[paths[0]]}: {len(paths)} runs, {seconds:.1f} s each", flush=True)
+
+
+def of_table(file: Path) -> Iterator[Row]:
+    """Yield what benchmarks/accuracy.py has read of each run of its table, with what made the run."""
+    for row in json.loads(file.read_text(encoding="utf-8"))["runs"]:
+        if "selection" in row:
+            words = [row["method"], row["setting"], row["target"], f"{row['epochs']} epochs", f"seed {row['seed']}"]
+            made = {name: row[name] for name in ("commit", "hardware", "torch") if name in row}
+            yield {"run": f"{file.stem}/{', '.join(words)}", **row["selection"], **made}
 
 
 def _kind(path: Path) -> str:

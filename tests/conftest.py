@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
 from graphmsda import Domain, Task, Unlabelled
 
@@ -62,7 +63,7 @@ def imaginary_gpu() -> None:
 def triton_interpreter() -> None:
     """Lets a test run kernels on the CPU."""
     triton = pytest.importorskip("triton")
-    if np.lib.NumpyVersion(np.__version__) >= "2.4.0" and triton.__version__.split(".") < ["3", "7"]:
+    if TorchVersion(np.__version__) >= (2, 4) and TorchVersion(triton.__version__) < (3, 7):
         pytest.skip("the interpreter of Triton before 3.7 does not work with NumPy 2.4 or later")
 
 

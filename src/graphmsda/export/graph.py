@@ -49,7 +49,7 @@ class Graph(nn.Module):
             self.register_buffer("pixel_mean", backbone.mean.clone())
             self.register_buffer("pixel_std", backbone.std.clone())
             self.body = plain_network(backbone.body, run.method.domains - 1)
-            self._read = probabilities(run.method)
+            self._read = probabilities(without_parameters(run.method))
         self.eval().requires_grad_(False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,6 +94,20 @@ def probabilities(method: Method) -> Reading:
         return log_probabilities.exp(), torch.softmax(scores / temperature, 1)
 
     return read_scores
+
+
+def without_parameters(method: Method) -> Method:
+    """Return a copy of a method whose parameters are buffers.
+
+    What reads embeddings is not a part of the network that is exported. PyTorch 2.6 takes tensors from elsewhere for
+    constants, as they are here, but looks in vain for parameters.
+    """
+    fixed = copy.deepcopy(method)
+    for module in fixed.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            delattr(module, name)
+            module.register_buffer(name, parameter.detach())
+    return fixed
 
 
 def target_backbone(run: Run) -> Backbone:
