@@ -57,7 +57,9 @@ def gather(
     if chunk > 0:
         gathered: Tensor = _Gather.apply(listen, share, heard, shared, message, bias, keep, chunk)
         return gathered
-    hidden = F.relu(_before_relu(share, heard, shared, message, bias))
+    own = shared if share is None else share[:, :, None] * shared
+    # Not by `addcmul`, which PyTorch 2.6 cannot write to ONNX for any batch size.
+    hidden = F.relu(own + bias + heard[:, :, None] * message[:, None])
     return torch.bmm(listen[:, None], hidden if keep is None else hidden * keep).squeeze(1)
 
 
