@@ -19,6 +19,7 @@ from tests.test_readme import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 
+import alive
 import growth
 import kernels
 import record
@@ -267,3 +268,17 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
         assert run is not None
         draw(run, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").stat().st_size > 1000
+
+
+def test_alive_tells_silent_terms(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--method", "mrf", "--backbone", "small", "--epochs", "1", "--set", "likelihood=verbatim"]
+    assert alive.main(words) == 0
+    head, _, row = capsys.readouterr().out.splitlines()
+    cells = dict(zip(*([cell.strip() for cell in line.split("|")[1:-1]] for line in (head, row)), strict=True))
+    assert cells["likelihood"] == "0, pulls 0"
+    assert float(cells["source"].split()[-1]) > 0.1
+
+
+def test_alive_tells_a_mistake_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert alive.main(["--method", "crf", "--set", "sigma=-1", "--task", "demo:nowhere"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -40,6 +40,7 @@ class Branches(nn.Module):
         self.width = backbone.features
         self.sources = nn.ModuleList(Branch(backbone) for _ in range(sources))
         self.targets = nn.ModuleList(Branch(backbone) for _ in range(sources))
+        self.together = False  # whether the first source's network reads all sources, each with its own statistics
 
     def forward(self, x: Tensor) -> Tensor:
         """Embed rows that lie as the layout says: ``(N, ...) -> (N, M d)``."""
@@ -50,7 +51,8 @@ class Branches(nn.Module):
     def _read(self, x: Tensor, domain: int, total: int) -> Tensor:
         certain = self.layout.certain
         if 0 <= domain < len(self.sources):
-            embedding = self.sources[domain].read(x, domain, total, certain)  # type: ignore[operator]
+            network = self.sources[0 if self.together else domain]
+            embedding = network.read(x, domain, total, certain)  # type: ignore[operator]
             after = len(self.sources) - 1 - domain
             return nn.functional.pad(embedding, (domain * self.width, after * self.width))
         return torch.cat([branch.read(x, domain, total, certain) for branch in self.targets], 1)  # type: ignore[operator]
@@ -71,6 +73,13 @@ class BranchedBackbone(Backbone):
     def parts(self, embedding: Tensor) -> list[Tensor]:
         """Return an embedding's part for each source: ``(B, M d) -> M x (B, d)``."""
         return list(torch.split(embedding, self.width, dim=1))
+
+    @torch.no_grad()
+    def part(self) -> None:
+        """Give all sources' networks the weights and statistics of the first one, which has read for them all."""
+        first, *others = self.body.sources
+        for other in others:
+            other.load_state_dict(first.state_dict())
 
     @torch.no_grad()
     def follow(self) -> None:

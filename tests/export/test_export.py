@@ -19,7 +19,7 @@ from graphmsda.cli import main
 from graphmsda.engine.fit import fit
 from graphmsda.errors import UserError
 from graphmsda.export import formats
-from graphmsda.export.graph import Graph, domain_names, random_samples
+from graphmsda.export.graph import Graph, domain_names, plain_network, random_samples
 from graphmsda.export.quantise import cost, quantise
 from graphmsda.files import read_tensors
 from tests.conftest import QUICK, feature_task, image_task
@@ -69,6 +69,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def onnx_file(run: Run) -> Path:
+    if torch.__version__ < formats.WRITES_ONNX:
+        pytest.skip(TOO_OLD)
     file = run.path / "export.onnx"
     assert formats.write_onnx(run, file) < formats.TOLERANCE
     return file
@@ -85,6 +87,13 @@ def test_one_source_and_images_of_odd_size(tmp_path: Path) -> None:
     run = train(task, tmp_path, "mrf", backbone="3conv-2fc")
     assert max(agreement(run, Graph(run), 3)) < 1e-5
     assert domain_names(run) == ("source-0", "target")
+
+
+@pytest.mark.parametrize("side", [1, 3, 4, 7, 8, 10])
+def test_pooling_to_a_size_is_written_out(side: int) -> None:
+    x = torch.randn(2, 3, side, side + 1)
+    pool = torch.nn.AdaptiveMaxPool2d(4)
+    assert torch.equal(plain_network(torch.nn.Sequential(pool), 0)(x), pool(x))
 
 
 @pytest.mark.parametrize("count", [1, 5, 64])
@@ -236,6 +245,7 @@ def test_what_differs_is_not_written(run: Run, tmp_path: Path, monkeypatch: pyte
     assert not list(tmp_path.iterdir())
 
 
+@writes_onnx
 def test_what_exporters_raise_is_told_in_one_sentence(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +258,13 @@ def test_what_exporters_raise_is_told_in_one_sentence(
         formats.write_onnx(run, tmp_path / "model.onnx")
 
 
+def test_an_old_pytorch_is_told_in_one_sentence(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.6.0+cu124"))
+    with pytest.raises(UserError, match=r"^--format onnx: PyTorch 2.6.0\+cu124 is installed, 2.7 or later is needed"):
+        formats.write_onnx(run, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_the_extra(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "find_spec", lambda name: None if name == "onnxscript" else name)
     with pytest.raises(UserError, match=r"onnxscript is not installed; run `pip install 'graphmsda\[export\]'`"):
@@ -255,6 +272,7 @@ def test_without_the_extra(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
+@writes_onnx
 @pytest.mark.parametrize("backbone", ["3conv-2fc", "resnet18"])
 @pytest.mark.parametrize("name", ["crf", "mrf", "source-only", "mcd"])
 def test_a_thousand_images(name: str, backbone: str, tmp_path: Path) -> None:
@@ -273,6 +291,7 @@ def test_a_thousand_images(name: str, backbone: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@writes_onnx
 def test_the_page_does_as_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ INPUT, OUTPUTS = "samples", ("class_probabilities", "domain_probabilities")
 ABOUT = "graphmsda"  # under which a file keeps its description, as JSON
 TOLERANCE = 1e-4  # of probabilities: an exported model that differs by more is not written
 LARGEST = 2**31 - 1  # samples in a batch: PyTorch 2.6 refuses to promise that it works for every whole number
+WRITES_ONNX = "2.7"  # PyTorch 2.6 and today's onnxscript do not understand each other's batch normalisation
 CHECKED = (1, 7)  # samples of the batches on which that is tried: two sizes that no exporter has seen
 
 
@@ -54,6 +55,11 @@ def describe(run: Run) -> dict[str, Any]:
 def write_onnx(run: Run, file: Path) -> float:
     """Write a run as ONNX for any batch size; return how far its probabilities are from the run's at most."""
     need("onnx", "onnxscript", "onnxruntime")
+    if torch.__version__ < WRITES_ONNX:
+        raise UserError(
+            f"--format onnx: PyTorch {torch.__version__} is installed, {WRITES_ONNX} or later is needed to write ONNX; "
+            "update torch or use --format torchscript"
+        )
     _check(run, file)
     import onnx
 

@@ -154,6 +154,8 @@ def _plain(module: nn.Module, domain: int) -> nn.Module:
     if isinstance(module, DomainBatchNorm):
         norm = _PooledNorm(module, domain) if isinstance(module, PooledNorm) else _Norm(module, domain)
         return norm.eval()
+    if isinstance(module, nn.AdaptiveMaxPool2d) and isinstance(module.output_size, int):
+        return _Pool(module.output_size)
     for name, child in module.named_children():
         setattr(module, name, _plain(child, domain))
     return module
@@ -176,6 +178,21 @@ class _PooledNorm(_Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.max_pool2d(F.relu(super().forward(x)), 3, 2, 1)
+
+
+class _Pool(nn.Module):
+    """Adaptive maximum pooling in operations that exporters know; that of PyTorch 2.11 does not know the pooling."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        for dimension in (2, 3):
+            length = x.shape[dimension]
+            parts = [(length * i // self.size, -(-length * (i + 1) // self.size)) for i in range(self.size)]
+            x = torch.stack([x.narrow(dimension, a, b - a).amax(dimension) for a, b in parts], dimension)
+        return x
 
 
 class _Branches(nn.Module):

@@ -53,7 +53,8 @@ class MDDA(Method):
         classes: int,
         domains: int,
         *,
-        pretrain: float = 0.5,
+        common: float = 0.3,
+        pretrain: float = 0.2,
         distil: float = 0.1,
         adapt_rate: float = 0.1,
         critic_steps: int = 5,
@@ -61,14 +62,18 @@ class MDDA(Method):
         kept: float = 0.5,
     ) -> None:
         super().__init__(BranchedBackbone(backbone, domains), classes, domains)
-        require(0 < pretrain < 1, "pretrain", pretrain, "a number between 0 and 1")
-        require(0 < distil < 1 - pretrain, "distil", distil, "a positive number below 1 - pretrain")
+        require(0 <= common < 1, "common", common, "a number from 0 and below 1")
+        require(0 < pretrain < 1 - common, "pretrain", pretrain, "a positive number below 1 - common")
+        begun = common + pretrain
+        require(0 < distil < 1 - begun, "distil", distil, "a positive number below 1 - common - pretrain")
         require(adapt_rate > 0, "adapt_rate", adapt_rate, "a positive number")
         require(critic_steps >= 1, "critic_steps", critic_steps, "a whole number from 1")
         require(penalty >= 0, "penalty", penalty, "a number not below 0")
         require(0 < kept <= 1, "kept", kept, "a number above 0 and up to 1")
-        self.stages = (("pretrain", pretrain), ("adapt", 1 - pretrain - distil, adapt_rate), ("distil", distil))
-        self.critic_steps, self.penalty, self.kept = critic_steps, penalty, kept
+        self.stages = (("pretrain", pretrain), ("adapt", 1 - begun - distil, adapt_rate), ("distil", distil))
+        if common > 0:
+            self.stages = (("common", common), *self.stages)
+        self.common, self.critic_steps, self.penalty, self.kept = common, critic_steps, penalty, kept
         self.heads = nn.ModuleList(LinearHead(backbone.features, classes) for _ in range(domains - 1))
         self.critics = nn.ModuleList(Discriminator(backbone.features) for _ in range(domains - 1))
         self.register_buffer("distances", torch.zeros(domains - 1))
@@ -84,12 +89,18 @@ class MDDA(Method):
         return self.backbone.body.targets
 
     def begin_stage(self, name: str) -> None:
-        """Let the target's networks start from the sources' when these have been trained."""
+        """Let networks start from those that have been trained: the sources' from the common one, then the target's."""
+        if name == "pretrain" and self.common > 0:
+            self.backbone.part()
+            first, *others = self.heads
+            for other in others:
+                other.load_state_dict(first.state_dict())
         if name == "adapt":
             self.backbone.follow()
 
     def phases(self, batch: Batch) -> Iterator[Phase]:
         """The steps of the current stage."""
+        self.backbone.body.together = self.stage == "common"
         if self.stage not in ("adapt", "distil"):
             yield self.classify(*self.embed_sources(batch), updates=("source_networks", "heads"))
             return
@@ -109,7 +120,8 @@ class MDDA(Method):
 
     def classify(self, sources: Sequence[Tensor], labels: Sequence[Tensor], *, updates: tuple[str, ...]) -> Phase:
         """Return the risk of each source's classifier on its own samples."""
-        predictions = [head(x) for head, x in zip(self.heads, sources, strict=True)]
+        heads = [self.heads[0]] * len(sources) if self.stage == "common" else self.heads
+        predictions = [head(x) for head, x in zip(heads, sources, strict=True)]
         return Phase({"source": source_risk(predictions, labels)}, updates=updates)
 
     def adapt(self, sources: Sequence[Tensor], target: Sequence[Tensor], seed: Tensor) -> Iterator[Phase]:
