@@ -76,6 +76,27 @@ def test_the_targets_networks_follow_the_sources() -> None:
             assert torch.equal(state[name.replace(".sources.", ".targets.")], tensor), name
 
 
+def test_the_first_network_reads_for_all_until_they_part() -> None:
+    plain, branched = make()
+    with torch.no_grad():  # so that the networks differ
+        for parameter in branched.body.sources[1].parameters():
+            parameter.add_(torch.randn_like(parameter))
+    branched.body.together = True
+    x, sizes, domains = torch.rand(12, 5), [5, 7], [0, 1]
+    expected = torch.split(plain(x, sizes, domains), sizes)
+    one, two = torch.split(branched(x, sizes, domains), sizes)
+    torch.testing.assert_close(branched.parts(one)[0], expected[0])
+    torch.testing.assert_close(branched.parts(two)[1], expected[1])  # in its own place, with its own statistics
+    branched.part()
+    branched.body.together = False
+    branched.eval()
+    plain.eval()
+    expected = torch.split(plain(x, sizes, domains), sizes)
+    one, two = torch.split(branched(x, sizes, domains), sizes)
+    torch.testing.assert_close(branched.parts(one)[0], expected[0])
+    torch.testing.assert_close(branched.parts(two)[1], expected[1])
+
+
 def test_a_copy_is_independent() -> None:
     _, branched = make()
     other = copy.deepcopy(branched)

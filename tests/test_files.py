@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from graphmsda.errors import UserError
-from graphmsda.files import _KINDS, read_tensors, replacing, write_tensors, write_text
+from graphmsda.files import _KINDS, create_text, read_tensors, replacing, write_tensors, write_text
 
 
 @contextmanager
@@ -177,3 +177,32 @@ def test_damaged_tensors_are_told(tmp_path: Path, damage: str) -> None:
     with pytest.raises(UserError, match=r"a\.safetensors could not be read") as caught:
         read_tensors(path)
     assert "\n" not in str(caught.value)
+
+
+def test_threads_write_the_same_file(tmp_path: Path) -> None:
+    with replacing(tmp_path / "a.txt") as one, replacing(tmp_path / "a.txt") as other:
+        assert one != other
+        one.write_text("one")
+        other.write_text("other")
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    if not links:
+
+        def refuse(*_: object) -> None:
+            raise PermissionError(errno.EPERM, "no links here")
+
+        monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "new" / "a.txt"
+    assert create_text(path, "first")
+    assert not create_text(path, "second")
+    assert path.read_text() == "first"
+    assert os.listdir(path.parent) == ["a.txt"]
+
+
+def test_a_name_that_is_too_long_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be written \(file name too long\); choose another --out"):
+        write_text(tmp_path / f"{'x' * 300}.html", "text")
+    write_text(tmp_path / f"{'x' * 250}.html", "text")  # what is written beside it has a short name

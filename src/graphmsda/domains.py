@@ -147,7 +147,7 @@ class Task:
         """
         parts = [part for source in self.sources for part in (source.x, source.y)]
         with ThreadPoolExecutor() as threads:  # hashing lets other threads run
-            *contents, target = threads.map(_digest, [*parts, self.target.x])
+            *contents, target = threads.map(digest_of, [*parts, self.target.x])
         about = repr((self.domains, self.classes, contents, target))
         return hashlib.blake2b(about.encode(), digest_size=12).hexdigest()
 
@@ -181,7 +181,7 @@ class Batch:
     strong: Tensor | None = None
 
 
-def _digest(x: Samples) -> str:
+def digest_of(x: Samples) -> str:
     """Return a hash of samples: what pictures in a file say of themselves, or of type, shape and all the bytes."""
     if not isinstance(x, Tensor):
         return str(getattr(x, "digest"))  # noqa: B009 - only samples that are no tensors have one

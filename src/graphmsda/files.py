@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,13 +36,15 @@ def explain_write_errors(path: Path, remedy: str = "choose another --out") -> It
             raise UserError(f"{path}: not allowed to write there; {remedy}") from error
         if isinstance(error, NotADirectoryError | FileExistsError | IsADirectoryError):
             raise UserError(f"{path}: a file or folder is in the way ({error.filename}); {remedy}") from error
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            raise UserError(f"{path}: cannot be written ({str(error.strerror).lower()}); {remedy}") from error
         raise
 
 
 @contextmanager
 def replacing(path: Path, remedy: str = "choose another --out") -> Iterator[Path]:
     """Give a path beside `path` to write to; on success it takes `path`'s place in one move, else it is removed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f".{secrets.token_hex(8)}.part")  # threads of one process may write the same file
     try:
         with explain_write_errors(path, remedy):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +72,27 @@ def write_text(path: Path, text: str, remedy: str = "choose another --out") -> N
     """Write a text file whole."""
     with replacing(path, remedy) as beside:
         beside.write_text(text, encoding="utf-8")
+
+
+def create_text(path: Path, text: str) -> bool:
+    """Write a text file whole unless there is one, and return whether this call made it: of several, one does."""
+    with explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{secrets.token_hex(8)}.part")
+        beside.write_text(text, encoding="utf-8")
+        try:
+            os.link(beside, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links: whole but for a kill in this very moment
+            try:
+                with path.open("x", encoding="utf-8") as file:
+                    file.write(text)
+            except FileExistsError:
+                return False
+        finally:
+            beside.unlink()
+    return True
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> None:

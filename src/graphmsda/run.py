@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     Inputs = str | Path | Sequence[str | Path] | np.ndarray[Any, Any] | Tensor
 
 
+def find_device(name: str) -> torch.device:
+    """Return the device that ``auto``, ``cpu`` or ``cuda`` stands for on this machine."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu or auto")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
 class Run:
     """A trained model with what is known about it."""
 
@@ -50,9 +57,7 @@ class Run:
             raise UserError(
                 f"{path}: this run has not finished training; run the same `graphmsda fit` again to resume it"
             )
-        if device == "cuda" and not torch.cuda.is_available():
-            raise UserError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu or auto")
-        place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+        place = find_device(device)
         about = folder.read_about(path / folder.MODEL_ABOUT)
         state, _ = read_tensors(path / folder.MODEL)
         domains = len(about["domains"])

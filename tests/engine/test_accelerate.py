@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -462,6 +463,7 @@ class Scaled(torch.autograd.Function):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(torch.__version__ < "2.8", reason="before PyTorch 2.8 such derivatives are always compiled anew")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to compile with")
 def test_compiled_derivatives_are_kept_and_never_mistaken_for_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
@@ -478,6 +480,24 @@ def test_compiled_derivatives_are_kept_and_never_mistaken_for_others(
         assert torch.equal(gradient, torch.full((3,), slope))
         found.append(counters["aot_autograd"]["autograd_cache_hit"])
     assert found == [0, 1, 0, 1]
+
+
+def draw_thrice(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    first, last = (torch.ones(size, dtype=x.dtype) for size in ((9, 16), (8, 128)))
+    return F.dropout(first), (F.dropout(x.relu()) @ weight).sum(), F.dropout(last, 0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to compile with")
+def test_compiled_masks_are_drawn_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(accelerate.OPTIONS, "combo_kernels")  # in PyTorch 2.6 for GPUs alone
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(shape, generator=generator).double() for shape in ((8, 128), (128, 16)))
+    found = []
+    for function in (draw_thrice, accelerate.compiled(draw_thrice)):
+        torch.manual_seed(0)
+        found.append(function(x.requires_grad_(), weight.requires_grad_()))
+    torch.testing.assert_close(found[0], found[1])
 
 
 @pytest.mark.parametrize("captured", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,19 @@ def test_a_store_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match=r"--log mlflow: the store cannot be used") as caught:
         fit(feature_task(), out=tmp_path / "run", log=["mlflow"], **QUICK)
     assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_told_of_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # what a user has set is kept
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
+    place = run_folder(tmp_path / "run")
+    with pytest.raises(UserError, match="the store cannot be used"), sinks.open_sinks(["mlflow"], place, 0):
+        pass
+    assert MLFLOW_HTTP_REQUEST_TIMEOUT.get() == 20
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
 
 
 @pytest.mark.parametrize("name", BOTH)

@@ -52,3 +52,11 @@ def test_samples_of_another_kind_are_refused(tmp_path: Path) -> None:
     other = EvalSet("other", torch.zeros(4, 7), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(UserError, match="watch other"):
         fit(feature_task(), "mrf", out=tmp_path / "run", watch=other, **QUICK)
+
+
+@pytest.mark.parametrize("labels", [[], [0, 1, -1]])
+def test_labels_that_are_none_are_refused(tmp_path: Path, labels: list[int]) -> None:
+    task = feature_task()
+    other = EvalSet("other", task.target.x[: len(labels)], torch.tensor(labels, dtype=torch.int64))
+    with pytest.raises(UserError, match="watch other: its samples or labels are not like those of the task"):
+        fit(task, "mrf", out=tmp_path / "run", watch=other, **QUICK)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.torch_version import TorchVersion
 
 from graphmsda import METHODS, Domain, Run, Task
 from graphmsda.cli import main
@@ -28,6 +29,8 @@ from tests.test_docs import typed
 from tests.test_readme import ROOT, blocks
 
 QUICKEST = QUICK | {"epochs": 1, "steps_per_epoch": 4}
+TOO_OLD = f"PyTorch before {formats.WRITES_ONNX} cannot write ONNX"
+writes_onnx = pytest.mark.skipif(torch.__version__ < formats.WRITES_ONNX, reason=TOO_OLD)
 
 
 def without_a_class(task: Task) -> Task:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from graphmsda.domains import Batch, Labelled
+from graphmsda.graphs.constraints import source_risk
 from graphmsda.methods import Method, Phase
+from graphmsda.methods.base import LinearMethod
 from tests.conftest import feature_task
 
 CLASSES, DOMAINS = 3, 3
@@ -37,3 +39,11 @@ def step(method: Method, given: Batch, lr: float = 0.01) -> Phase:
 def values(phase: Phase) -> dict[str, float]:
     """The loss terms as numbers."""
     return {name: float(term.detach()) for name, term in phase.terms.items()}
+
+
+class Apart(LinearMethod):
+    """Source-only whose sources keep their batch statistics apart: what most methods are without what they add."""
+
+    def losses(self, batch: Batch) -> Phase:
+        sources = self.embed_batch(batch, target=False).sources
+        return Phase({"source": source_risk([self.predict(part.x) for part in sources], [part.y for part in sources])})

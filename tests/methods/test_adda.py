@@ -16,11 +16,11 @@ from graphmsda.engine.accelerate import compiled_losses
 from graphmsda.engine.fit import Tally, take_step
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
-from graphmsda.methods import build_method
+from graphmsda.methods import METHODS, build_method
 from graphmsda.methods.adda import ADDA
 from graphmsda.norm import DomainBatchNorm
 from tests.conftest import QUICK, feature_task, image_task
-from tests.methods.steps import CLASSES, DOMAINS, batch, one_phase
+from tests.methods.steps import CLASSES, DOMAINS, Apart, batch, one_phase
 
 CPU = torch.device("cpu")
 
@@ -98,7 +98,10 @@ def advance(training: Training, steps: int) -> None:
 
 
 @pytest.mark.parametrize("average", [0.99, 0.0])
-def test_the_first_stage_is_source_only_and_the_second_leaves_it(average: float, tmp_path: Path) -> None:
+def test_the_first_stage_is_source_only_and_the_second_leaves_it(
+    average: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "apart", Apart)
     task = feature_task()
     length = {
         "epochs": 2,
@@ -111,7 +114,7 @@ def test_the_first_stage_is_source_only_and_the_second_leaves_it(average: float,
     training.enter_stage()
     method = training.method
     assert isinstance(method, ADDA)
-    half = fit(task, "source-only", out=tmp_path / "run", **(QUICK | length | {"epochs": 1})).method
+    half = fit(task, "apart", out=tmp_path / "run", **(QUICK | length | {"epochs": 1})).method
     parts = {name: tensor for name, tensor in half.state_dict().items() if not name.startswith("source_means")}
     assert_equal(parts, {name: tensor for name, tensor in method.state_dict().items() if name in parts})
     assert_equal(state(method.backbone), state(method.target_encoder))

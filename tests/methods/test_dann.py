@@ -13,7 +13,7 @@ from graphmsda.backbones import build_backbone
 from graphmsda.losses.adversarial import warm_up
 from graphmsda.methods import build_method
 from graphmsda.methods.dann import DANN
-from tests.methods.steps import CLASSES, DOMAINS, batch, one_phase
+from tests.methods.steps import CLASSES, DOMAINS, Apart, batch, one_phase
 
 
 def new(**given: float) -> DANN:
@@ -50,7 +50,7 @@ def test_gradients_are_those_of_the_saddle_point(progress: float) -> None:
 
 
 def test_without_weight_the_network_learns_as_source_only_does() -> None:
-    method, plain, given = new(weight=0.0), build_method("source-only", new().backbone, CLASSES, DOMAINS, {}), batch()
+    method, plain, given = new(weight=0.0), Apart(new().backbone, CLASSES, DOMAINS), batch()
     plain.double().load_state_dict({k: v for k, v in method.state_dict().items() if not k.startswith("discr")})
     gradients = []
     for one in (method, plain):

@@ -16,7 +16,7 @@ from graphmsda.domains import Batch
 from graphmsda.errors import UserError
 from graphmsda.methods import build_method, complete_parameters
 from graphmsda.methods.matching import Layers, Matching
-from tests.methods.steps import CLASSES, DOMAINS, batch, one_phase, step, values
+from tests.methods.steps import CLASSES, DOMAINS, Apart, batch, one_phase, step, values
 
 NAMES = ("dan", "coral", "jan", "rtn")
 
@@ -52,7 +52,7 @@ def test_the_discrepancy_is_the_mean_over_sources(name: str) -> None:
 def test_without_its_weights_it_is_source_only(name: str) -> None:
     given = batch()
     off = {"weight": 0.0} | ({"entropy_weight": 0.0} if name == "rtn" else {})
-    plain = build_method("source-only", copy.deepcopy(new(name).backbone), CLASSES, DOMAINS, {})
+    plain = Apart(copy.deepcopy(new(name).backbone), CLASSES, DOMAINS)
     method = new(name, **off)
     plain.load_state_dict(method.state_dict(), strict=False)
     one, two = one_phase(plain, given), one_phase(method, given)

@@ -83,6 +83,37 @@ def test_sources_are_trained_apart() -> None:
         assert bool(gradient is not None and gradient.any()) == name.startswith(own), name
 
 
+def test_one_network_learns_from_all_sources_and_then_they_part() -> None:
+    method, batch = new("common"), make_batch()
+    (phase,) = method.phases(batch)
+    parameters = dict(method.named_parameters())
+    found = torch.autograd.grad(phase.terms["source"], list(parameters.values()), allow_unused=True)
+    first = ("backbone.body.sources.0.", "heads.0.")
+    for name, gradient in zip(parameters, found, strict=True):
+        assert bool(gradient is not None and gradient.any()) == name.startswith(first), name
+
+    method.eval()
+    expected = []
+    for m, part in enumerate(batch.sources):  # each with its own statistics, which the common network has met
+        embedding = method.backbone.parts(method.embed(part.x, m))[m]
+        expected.append(method.heads[0](embedding))
+    method.stage = "pretrain"
+    method.begin_stage("pretrain")
+    method.backbone.body.together = False
+    for m, part in enumerate(batch.sources):
+        torch.testing.assert_close(method.predict(method.embed(part.x, m)), expected[m])
+    one, two = (list(network.parameters()) for network in method.source_networks[:2])
+    assert all(torch.equal(a, b) and a is not b for a, b in zip(one, two, strict=True))
+
+
+def test_with_the_papers_settings_the_sources_start_apart() -> None:
+    method = new(**MDDA.presets["paper"])
+    assert [stage[0] for stage in method.stages] == ["pretrain", "adapt", "distil"]
+    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    method.begin_stage("pretrain")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in method.state_dict().items())
+
+
 def test_critics_widen_the_gap_and_the_target_closes_it() -> None:
     method, batch = new("adapt"), make_batch()
     method.begin_stage("adapt")
@@ -188,7 +219,7 @@ def test_the_nearest_source_is_found_in_its_own_part() -> None:
 
 def test_a_run_goes_through_its_stages_and_reads_no_value() -> None:
     task = feature_task()
-    settings = Settings(method="mdda", **(QUICK | {"epochs": 4})).resolved(task)  # 12 steps: 6, 5 and 1
+    settings = Settings(method="mdda", **(QUICK | {"epochs": 4})).resolved(task)  # 12 steps: 5, 1, 5 and 1
     training = Training(task, settings, torch.device("cpu"))
     method = training.method
     assert isinstance(method, MDDA)
@@ -200,7 +231,7 @@ def test_a_run_goes_through_its_stages_and_reads_no_value() -> None:
         training.step += 1
         stages.append(method.stage)
         sources.append(torch.cat([p.detach().flatten() for p in method.source_networks.parameters()]))
-    assert stages == ["pretrain"] * 6 + ["adapt"] * 5 + ["distil"]
+    assert stages == ["common"] * 5 + ["pretrain"] + ["adapt"] * 5 + ["distil"]
     assert not torch.equal(sources[0], sources[5])
     assert all(torch.equal(weights, sources[6]) for weights in sources[6:])
     assert (method.distances > 0).all()
@@ -218,7 +249,16 @@ def test_a_run_tells_its_stages_and_predicts(tmp_path: object) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"pretrain": 1.0}, {"distil": 0.5}, {"adapt_rate": 0.0}, {"critic_steps": 0}, {"penalty": -1.0}, {"kept": 0.0}],
+    [
+        {"common": -0.1},
+        {"common": 1.0},
+        {"pretrain": 0.6},
+        {"distil": 0.5},
+        {"adapt_rate": 0.0},
+        {"critic_steps": 0},
+        {"penalty": -1.0},
+        {"kept": 0.0},
+    ],
 )
 def test_hyperparameters_out_of_range_are_refused(given: dict[str, object]) -> None:
     with pytest.raises(UserError, match=f"--set {next(iter(given))}="):

@@ -92,9 +92,10 @@ def test_the_gradient_is_that_of_the_risk_at_the_end_of_the_rehearsal() -> None:
     assert isinstance(method, MetaMCD)
     rehearsed, judged = rehearsal(batch)
     phase = next(iter(method.phases(batch)))
-    assert list(phase.terms) == ["meta"]
+    assert list(phase.terms) == ["source", "meta"]
     assert phase.updates == ()
     found = torch.autograd.grad(phase.terms["meta"], list(method.parameters()))
+    found = tuple(gradient / method.meta_share for gradient in found)
 
     other = copy.deepcopy(method)
     descend(new_mcd_from(other), rehearsed, 0.1)
@@ -112,16 +113,26 @@ def new_mcd_from(method: MetaMCD) -> MCD:
     return plain
 
 
+def test_the_source_risk_and_the_risk_after_a_rehearsal_share_a_step() -> None:
+    """As many optimiser steps as MCD takes, and in the first of them a mean of two risks."""
+    method, batch = new(meta_share=0.3), make_batch()
+    phases, plain = list(method.phases(batch)), list(new("mcd").phases(batch))
+    assert [phase.updates for phase in phases] == [phase.updates for phase in plain]
+    torch.testing.assert_close(phases[0].terms["source"], 0.7 * plain[0].terms["source"])
+
+
 def test_a_rehearsal_leaves_no_trace() -> None:
-    method, batch = new(), make_batch()
-    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    """Running statistics are those that MCD's own step has left."""
+    method, plain, batch = new(), new("mcd"), make_batch()
     next(iter(method.phases(batch)))
+    next(iter(plain.phases(batch)))
+    expected = plain.state_dict()
     for name, tensor in method.state_dict().items():
-        assert torch.equal(tensor, before[name]), name
+        assert torch.equal(tensor, expected[name]), name
 
 
 def test_without_a_rehearsal_it_is_mcd() -> None:
-    one, two = new(inner_steps=0), new("mcd")
+    one, two = new(meta_share=0.0), new("mcd")
     for seed in range(2):
         for method in (one, two):
             descend(method, make_batch(seed), 0.05)
@@ -131,7 +142,7 @@ def test_without_a_rehearsal_it_is_mcd() -> None:
 
 def test_the_start_learns_to_be_a_good_one() -> None:
     """Meta steps alone lower the risk that is left after a rehearsal on sources not trained on in it."""
-    method = new(inner_lr=0.05)
+    method = new(inner_lr=0.05, meta_share=1.0)
     seen = []
     for step in range(25):
         phase = next(iter(method.phases(make_batch(step * 2**32))))
@@ -144,7 +155,9 @@ def test_the_start_learns_to_be_a_good_one() -> None:
     assert sum(seen[-5:]) < 0.7 * sum(seen[:5])
 
 
-@pytest.mark.parametrize("given", [{"inner_steps": -1}, {"inner_lr": -0.1}, {"generator_steps": 0}])
+@pytest.mark.parametrize(
+    "given", [{"meta_share": 1.5}, {"inner_steps": -1}, {"inner_lr": -0.1}, {"generator_steps": 0}]
+)
 def test_hyperparameters_out_of_range_are_refused(given: dict[str, object]) -> None:
     with pytest.raises(UserError, match=f"--set {next(iter(given))}="):
         new(**given)

@@ -19,7 +19,7 @@ HOW = "no Chromium is installed; on Debian or Ubuntu run `apt-get install chromi
 Opening = Callable[..., Any]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: as long as it lives, no other event loop can run in this thread
 def browser() -> Iterator[Any]:
     """A headless Chromium; tests that need one are skipped where there is none."""
     playwright = pytest.importorskip(

@@ -7,16 +7,16 @@ import io
 import re
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from graphmsda.figures import style
-from graphmsda.report import page, pictures
-from graphmsda.report.page import Cell, Html, Section
+from graphmsda.report import page, parts, pictures
+from graphmsda.report.page import Section
+from graphmsda.report.parts import Cell, Html
 
 
 def test_text_is_escaped_and_html_is_not() -> None:
-    made = page.page("<b>", [Section("a & b", page.paragraph("5 < 6") + Html("<hr>") + "<i>")], subtitle="<u>")
+    made = page.page("<b>", [Section("a & b", parts.paragraph("5 < 6") + Html("<hr>") + "<i>")], subtitle="<u>")
     assert "<title>&lt;b&gt;</title>" in made
     assert "<p>5 &lt; 6</p><hr>&lt;i&gt;" in made
     assert '<p class="subtitle">&lt;u&gt;</p>' in made
@@ -24,7 +24,7 @@ def test_text_is_escaped_and_html_is_not() -> None:
 
 
 def test_nothing_can_be_fetched() -> None:
-    made = page.page("title", [Section("one", page.paragraph("text"))])
+    made = page.page("title", [Section("one", parts.paragraph("text"))])
     assert "default-src 'none'" in made
     assert not re.search(r"(src|href)=\"(?!data:|#)", made)
 
@@ -32,11 +32,11 @@ def test_nothing_can_be_fetched() -> None:
 def test_the_library_comes_only_with_interactive_figures() -> None:
     from bokeh.plotting import figure
 
-    plain = page.figure(Html("<svg></svg>"), "caption", description="what it shows")
+    plain = parts.figure(Html("<svg></svg>"), "caption", description="what it shows")
     assert "Anaconda" not in page.page("title", [Section("one", plain)])
     plot = figure(width=100, height=100)
     plot.scatter(["</script><script>alert(1)</script>"], [1])
-    live = page.figure(Html("<svg></svg>"), "caption", description="what it shows", live=plot)
+    live = parts.figure(Html("<svg></svg>"), "caption", description="what it shows", live=plot)
     made = page.page("title", [Section("one", live)])
     assert "Copyright (c) Anaconda, Inc., and Bokeh Contributors" in made  # as its licence asks
     assert "alert(1)</script>" not in made
@@ -44,7 +44,7 @@ def test_the_library_comes_only_with_interactive_figures() -> None:
 
 
 def test_a_table_says_what_is_what() -> None:
-    made = page.table(
+    made = parts.table(
         ["class", "share", "taken for"],
         [["7", Cell("93 %", shade=0.93, sort=0.93), "1"], ["mug", Cell("·", shade=0.1), "cup"]],
         caption="By <class>",
@@ -59,20 +59,20 @@ def test_a_table_says_what_is_what() -> None:
 
 
 def test_a_table_of_groups() -> None:
-    made = page.table(["a", "b"], {"first": [["x", "1"]], "second": [["y", "2"]]}, caption="groups")
+    made = parts.table(["a", "b"], {"first": [["x", "1"]], "second": [["y", "2"]]}, caption="groups")
     assert made.count("<tbody>") == 2
     assert made.count('scope="rowgroup"') == 2
 
 
 def test_a_download_holds_its_content() -> None:
-    made = page.download("table.csv", "a,b\n1,é\n", "as CSV")
+    made = parts.download("table.csv", "a,b\n1,é\n", "as CSV")
     held = re.search(r"base64,([^\"]+)", made)
     assert held is not None
     assert base64.b64decode(held[1]).decode() == "a,b\n1,é\n"
 
 
 def test_shares_make_a_bar_that_is_read_aloud() -> None:
-    made = page.bar([0.25, 0.75], ["<a>", "b"])
+    made = parts.bar([0.25, 0.75], ["<a>", "b"])
     assert 'aria-label="&lt;a&gt; 25 %, b 75 %"' in made
     assert "width:25.00%" in made
 
@@ -106,8 +106,3 @@ def test_a_heat_map_is_clear_where_nothing_is() -> None:
 def test_a_thumbnail_keeps_its_proportions() -> None:
     assert pictures.thumbnail(np.zeros((3, 100, 50), np.uint8), 40).size == (20, 40)
     assert pictures.thumbnail(np.zeros((3, 10, 5), np.uint8), 40).size == (5, 10)
-
-
-def test_a_page_too_large_to_send_is_a_mistake_of_ours() -> None:
-    with pytest.raises(AssertionError, match="bytes"):
-        page.check_size("x" * page.MOST_BYTES)

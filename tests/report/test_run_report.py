@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
 
-from graphmsda import METHODS
+from graphmsda import METHODS, UserError
 from graphmsda.cli import main
 from graphmsda.report.centres import joint_of, weigh
 from graphmsda.report.gallery import disputed
@@ -70,6 +71,12 @@ def test_a_target_without_labels(image_runs: dict[str, Path], method: str) -> No
     assert ("has no prototypes" in text) == (method == "source-only")
     assert ("has no joint posterior" in text) == (method != "mrf")
     assert len(text.encode()) < MOST_BYTES
+
+
+def test_a_missing_package_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    with pytest.raises(UserError, match=r"Bokeh, which is not installed; run `pip install 'graphmsda\[report\]'`"):
+        run_report(tmp_path / "nothing is looked at yet")
 
 
 def test_the_accuracy_is_that_of_evaluate(image_runs: dict[str, Path], image_data: Path, image_report: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from graphmsda.cli import main
 from graphmsda.selection import SCORES
@@ -78,6 +79,9 @@ def test_a_checkpoint_is_ranked_too(runs: Path, tmp_path: Path, capsys: pytest.C
             for path in (copy, runs / method)
         )
         assert unfinished == pytest.approx(finished, rel=1e-4)
+    if not torch.cuda.is_available():
+        assert main(["select", str(tmp_path / "mrf"), "--device", "cuda"]) == 2
+        assert "finds no CUDA device" in capsys.readouterr().err
     (tmp_path / "mrf" / "checkpoint" / "state.safetensors").unlink()
     assert main(["select", str(tmp_path / "mrf")]) == 2
     assert "has not finished training" in capsys.readouterr().err
@@ -105,6 +109,13 @@ def test_rehearsals_of_a_tuning(runs: Path, tmp_path: Path, capsys: pytest.Captu
     assert main(["select", str(runs / "mrf"), "--rehearsals", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["runs"][0]["estimate"]
     assert found["calibrated_on"] == "2 rehearsals in which b, c played the target"
+    # The labels of a run's target may not tell how good the run is, though they had a part in these rehearsals.
+    sources = [str(runs / "data" / f"{name}.npz") for name in "abt"]
+    other = ["--sources", *sources, "--target", str(runs / "data" / "c.npz"), "--method", "mrf"]
+    assert main(["fit", *other, "--out", str(tmp_path / "c"), *QUICK]) == 0
+    capsys.readouterr()
+    assert main(["select", str(tmp_path / "c"), "--rehearsals", str(tmp_path)]) == 2
+    assert "no finished rehearsal of mrf on the sources of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("parts", [False, True])

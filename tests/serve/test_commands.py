@@ -78,7 +78,7 @@ def test_serving_and_stopping(run: Run, capsys: pytest.CaptureFixture[str]) -> N
     assert serve(run, body, "--most-megabytes", "1") == 0
     told = capsys.readouterr()
     assert re.search(r"serving mrf -> target \(3 classes\) at http://127\.0\.0\.1:\d+; Ctrl-C stops\n", told.out)
-    assert told.out.endswith("stopped; all requests have been answered\n")
+    assert told.out.endswith("stopped\n")
     assert "password" not in told.err
 
 
@@ -133,6 +133,8 @@ def test_mistakes(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         )
     assert "--port 70000: out of range" in complaint(capsys, path, "--port", "70000")
     assert "there is no such address" in complaint(capsys, path, "--port", "0", "--host", "no.such.host.invalid")
+    for name in ("..", "ü" * 70):
+        assert "there is no such address (not the name" in complaint(capsys, path, "--port", "0", "--host", name)
     assert "is not a run directory" in complaint(capsys, str(tmp_path), "--port", "0")
     assert "--most-images 0: out of range" in complaint(capsys, path, "--most-images", "0")
     assert "--examples: " in complaint(capsys, path, "--port", "0", "--examples")  # it was not trained on files

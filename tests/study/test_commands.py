@@ -70,6 +70,17 @@ def test_the_runs_of_each_standard(table: Path) -> None:
     assert together.domains == ("a", "c", "b")
 
 
+def test_runs_know_how_their_data_were_read(places: list[str], tmp_path: Path) -> None:
+    few = tmp_path / "few.csv"
+    lines = Path(places[0]).read_text().splitlines()
+    few.write_text("\n".join(line for line in lines if not line.startswith("blue")) + "\n")
+    command = ["study", "table", "--domains", str(few), *places[1:], "--classes", "union", "--targets", "b"]
+    out = tmp_path / "study"
+    assert main([*command, "--methods", "source-only", "--out", str(out), *FLAGS]) == 0
+    assert main(["select", str(out)]) == 0  # without `--classes union` a missing class is a mistake
+    assert main(["evaluate", str(out / "runs/multi-source/b/source-only/seed0")]) == 0
+
+
 def test_single_best_reports_the_label_free_choice_and_the_oracle(table: Path) -> None:
     assert main(["study", "show", str(table), "--format", "json"]) == 0
     study = read_study(table)

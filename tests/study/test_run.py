@@ -232,6 +232,31 @@ def test_a_result_without_its_checkpoint_and_with_all_that_made_it(tmp_path: Pat
     assert not (out / "checkpoint").exists()
 
 
+def test_a_changed_tree_is_not_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a", *words], check=True)
+
+    def commit() -> str:
+        work.origin.cache_clear()
+        return work.origin()["commit"]
+
+    monkeypatch.setattr(work, "__file__", str(tmp_path / "package" / "study" / "work.py"))
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "other work")
+    try:
+        assert commit() == "unknown"  # installed inside of somebody's repository
+        git("add", ".")
+        git("commit", "-q", "-m", "package")
+        clean = commit()
+        assert clean.isalnum()
+        (tmp_path / "package" / "__init__.py").write_text("changed")
+        assert commit() == f"{clean}+changes"
+    finally:
+        work.origin.cache_clear()
+
+
 def test_the_board_counts_and_estimates() -> None:
     cells = cells_of([0, 1])
     board = Board(cells, {}, jobs=2)

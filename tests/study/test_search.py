@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from graphmsda.study.formats import show
 from graphmsda.study.grids import table_cells
 from graphmsda.study.search import run_search
 from graphmsda.study.space import Choice, Past, Range, propose, read_space
-from graphmsda.study.trials import Search, judge, ranked, read_trials
+from graphmsda.study.trials import Search, judge, make_trial, ranked, read_trials
 from tests.study.test_commands import FLAGS, write_domains
 from tests.test_cli import told
 
@@ -81,6 +82,8 @@ def test_ranges_and_choices_as_they_are_typed() -> None:
         ([["tau", "1", "2", "3", "log"]], "give the ends of a range"),
         ([["wrong_edges", "0.5", "3"]], "give two whole numbers"),
         ([["tua", "0", "1"]], "did you mean tau"),
+        ([["tau", "[1]", "[2]", "[3]"]], "several values to choose from"),
+        ([["lr", "1", "2"], ["training.lr", "3", "4"]], "--param training.lr: the same parameter as lr; give it once"),
     ],
 )
 def test_ranges_that_are_none(typed: list[list[str]], said: str) -> None:
@@ -178,6 +181,20 @@ def test_several_commands_share_a_search(tmp_path: Path, made: list[str]) -> Non
     assert len(made) == len(set(made)) == len(read_trials(tmp_path, "neon")) == 12
 
 
+def test_a_trial_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("graphmsda.files.os.link", kill)
+        with pytest.raises(KeyboardInterrupt):
+            make_trial(tmp_path, "neon", 1, None, {"tau": 0.2})
+    assert read_trials(tmp_path, "neon") == {}
+    assert make_trial(tmp_path, "neon", 1, None, {"tau": 0.2})  # else everybody would wait for its maker
+    assert not make_trial(tmp_path, "neon", 1, {"tau": 0.3}, {"tau": 0.3})
+    assert read_trials(tmp_path, "neon", "all") == {1: {"tau": 0.2}}
+
+
 def test_a_failed_trial_does_not_stop_the_others(
     tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +209,31 @@ def test_a_failed_trial_does_not_stop_the_others(
     assert study.errors
     assert len(study.rows) + len(study.errors) == len(made) == 10  # a failed one is not tried again by this command
     assert "failed: the same command tries them again" in show(study)
+
+
+@pytest.mark.parametrize(
+    ("score", "why"), [("information", "the first failed with: too cold"), ("mixval", "mixval says nothing")]
+)
+def test_a_search_that_finds_nothing_says_so(
+    tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch, score: str, why: str
+) -> None:
+    def fail(cell: Cell, data: Data, out: Path, **_: object) -> dict[str, Any]:
+        raise UserError("too cold")
+
+    if score == "information":
+        monkeypatch.setattr(work, "train_cell", fail)
+    with pytest.raises(UserError, match=f"no trial for neon has a score, {why}"):
+        run_search(tmp_path, DEMO, search_of(score), trials=2)
+
+
+def test_a_missing_package_is_told_before_any_training(
+    tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UserError, match="Optuna is not installed"):
+        run_search(tmp_path / "out", DEMO, search_of(), trials=2)
+    assert made == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_trials_side_by_side(tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,8 @@ DEEPER = 10  # times as many for networks with tens of layers, which take minute
 # Dropout draws its masks as it does uncompiled, so that a compiled step is the same step. What is done to each of many
 # small tensors is done in one kernel for all.
 OPTIONS: dict[str, Any] = {"fallback_random": True, "combo_kernels": True}
+if torch.__version__ < "2.15":  # which keeps the order of draws; seen to change it: 2.6, 2.7 and 2.11
+    OPTIONS["reorder_for_peak_memory"] = False
 
 log = logging.getLogger("graphmsda")
 Step = Callable[[], None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -27,6 +28,8 @@ from graphmsda.files import explain_write_errors, write_text
 SINKS = ("tensorboard", "mlflow")
 TENSORBOARD, MLFLOW = "tensorboard", "mlflow.json"
 EXPERIMENT = "graphmsda"
+# By default MLflow tries for several minutes, in which nothing is trained and nobody is told why.
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
 Row = Mapping[str, Any]
 
@@ -151,6 +154,8 @@ def mlflow(path: Path, config: Mapping[str, Any], rows: Sequence[Row]) -> Iterat
     from mlflow.entities import Metric, Param
     from mlflow.exceptions import MlflowException
 
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
     file = path / MLFLOW
     try:
         if file.is_file():
@@ -164,19 +169,18 @@ def mlflow(path: Path, config: Mapping[str, Any], rows: Sequence[Row]) -> Iterat
             experiment = client.create_experiment(EXPERIMENT) if found is None else found.experiment_id
             run = client.create_run(experiment, run_name=path.name, tags={"graphmsda.out": str(path)})
             write_text(file, json.dumps({"tracking_uri": client.tracking_uri, "run_id": run.info.run_id}) + "\n")
+        number = run.info.run_id
+        wanted = {name: str(value) for name, value in hyperparameters(config).items()}
+        client.log_batch(number, params=[Param(*pair) for pair in wanted.items() if pair[0] not in run.data.params])
+        for name, value in run.data.params.items():
+            if name in wanted and wanted[name] != value:  # MLflow never changes one: epochs that were raised go beside
+                client.set_tag(number, f"graphmsda.{name}", wanted[name])
+        seen = max((metric.step for metric in client.get_metric_history(number, "epoch")), default=0)
     except (MlflowException, OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
         raise UserError(
-            f"--log mlflow: the store cannot be used ({reason}); see to $MLFLOW_TRACKING_URI, or remove {file} for a "
-            "new run there"
+            f"--log mlflow: the store cannot be used ({_reason(error)}); see to $MLFLOW_TRACKING_URI, or remove "
+            f"{file} for a new run there"
         ) from error
-    number = run.info.run_id
-    wanted = {name: str(value) for name, value in hyperparameters(config).items()}
-    client.log_batch(number, params=[Param(*pair) for pair in wanted.items() if pair[0] not in run.data.params])
-    for name, value in run.data.params.items():
-        if name in wanted and wanted[name] != value:  # MLflow never changes one: epochs that were raised go beside
-            client.set_tag(number, f"graphmsda.{name}", wanted[name])
-    seen = max((metric.step for metric in client.get_metric_history(number, "epoch")), default=0)
 
     class MLflow:
         broken = False
@@ -201,9 +205,9 @@ def mlflow(path: Path, config: Mapping[str, Any], rows: Sequence[Row]) -> Iterat
                 act()
             except (MlflowException, OSError) as error:
                 self.broken = True
-                reason = str(error).splitlines()[0].rstrip(".")
-                print(f"graphmsda: --log mlflow: the store does not answer any more ({reason}); the run goes on, and "
-                      f"the same command adds what is missing from {folder.METRICS}", file=sys.stderr)  # fmt: skip
+                gone = f"graphmsda: --log mlflow: the store does not answer any more ({_reason(error)})"
+                further = f"the run goes on, and the same command adds what is missing from {folder.METRICS}"
+                print(f"{gone}; {further}", file=sys.stderr)
 
     sink = MLflow()
     status = "FAILED"
@@ -217,3 +221,9 @@ def mlflow(path: Path, config: Mapping[str, Any], rows: Sequence[Row]) -> Iterat
         raise
     finally:
         sink.attempt(lambda: client.set_terminated(number, status))
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error of MLflow says first: the rest are pages of advice."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first[:200].rstrip(".")

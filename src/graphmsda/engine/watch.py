@@ -28,7 +28,8 @@ class Watcher:
 
     def __init__(self, training: Training, watched: EvalSet) -> None:
         classes, shape = training.method.classes, training.task.target.x.shape[1:]
-        if watched.x.shape[1:] != shape or len(watched.y) != len(watched.x) or int(watched.y.max()) >= classes:
+        known = len(watched.y) == len(watched.x) > 0 and 0 <= int(watched.y.min()) <= int(watched.y.max()) < classes
+        if watched.x.shape[1:] != shape or not known:
             raise UserError(f"watch {watched.name}: its samples or labels are not like those of the task; give its own")
         self.training, self.watched = training, watched
         # A copy of its own: whatever the accelerated step holds of the method stays as it is.

@@ -55,12 +55,12 @@ def describe(run: Run) -> dict[str, Any]:
 def write_onnx(run: Run, file: Path) -> float:
     """Write a run as ONNX for any batch size; return how far its probabilities are from the run's at most."""
     need("onnx", "onnxscript", "onnxruntime")
+    _check(run, file)
     if torch.__version__ < WRITES_ONNX:
         raise UserError(
             f"--format onnx: PyTorch {torch.__version__} is installed, {WRITES_ONNX} or later is needed to write ONNX; "
             "update torch or use --format torchscript"
         )
-    _check(run, file)
     import onnx
 
     with _explained(run, "onnx"):

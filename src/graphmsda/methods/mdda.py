@@ -1,8 +1,9 @@
-"""MDDA: for each source a network, a critic and a target network, in three stages; the nearer source counts more."""
+"""MDDA: for each source a network, a critic and a target network, in stages; the nearer source counts more."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +33,16 @@ class MDDA(Method):
         \text{predict:} & \sum_i \omega_i C_i(F^T_i(x)), \quad \omega_i \propto e^{-W_i^2 / 2}
 
     Each source has a network, a classifier, a critic and a target network that starts from the source's; no two share
-    weights. :math:`W_i` is the critic's distance of source and target, as a running mean over batches. Departure: the
-    nearest samples are chosen in each batch, not once in all of a source.
+    weights. :math:`W_i` is the critic's distance of source and target, as a running mean over batches.
+
+    Departures: the nearest samples are chosen in each batch, not once in all of a source. The networks of the sources
+    start from one that has been trained on all of them: from a random start, some hundred images of a single narrow
+    domain teach nothing that holds on another, and no critic mends that afterwards. The paper's networks have tens of
+    thousands of images of a source, or start from ImageNet's weights; ``--preset paper`` trains them apart throughout.
 
     Args:
-        pretrain: Share of the training for the sources' networks.
+        common: Share of the training in which one network learns from all sources; 0 trains them apart throughout.
+        pretrain: Share of the training for the sources' networks, each by itself.
         distil: Share of the training for the classifiers on the nearest samples; the rest adapts.
         adapt_rate: Learning rate of the adaptation, as a share of the others'.
         critic_steps: Steps of the critics for each step of the target networks.
@@ -44,6 +50,7 @@ class MDDA(Method):
         kept: Share of a source's samples that distilling keeps.
     """
 
+    presets: ClassVar = {"paper": {"common": 0.0, "pretrain": 0.5}}
     backbone: BranchedBackbone
     distances: Tensor
 
@@ -53,10 +60,10 @@ class MDDA(Method):
         classes: int,
         domains: int,
         *,
-        common: float = 0.3,
-        pretrain: float = 0.2,
+        common: float = 0.4,
+        pretrain: float = 0.1,
         distil: float = 0.1,
-        adapt_rate: float = 0.1,
+        adapt_rate: float = 0.3,
         critic_steps: int = 5,
         penalty: float = 10.0,
         kept: float = 0.5,

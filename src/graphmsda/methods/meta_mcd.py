@@ -30,17 +30,20 @@ class MetaMCD(MCD):
     In each batch one source, drawn at random, plays the target. From the weights :math:`\Theta_0` as they are, J
     iterations of MCD with the other sources lead to :math:`\Theta_J`; the risk there on the labels of the one that
     played the target moves :math:`\Theta_0`. The path is held constant (the paper's shortest-path gradient), so no
-    second derivative is taken. Then MCD takes its own steps with all sources and the target, from the moved weights:
-    meta-learning and adaptation take turns, as in the paper's online form.
+    second derivative is taken. Meta-learning and adaptation take turns, as in the paper's online form.
 
-    Departures: the turns change with every batch; the rehearsal takes plain gradient steps. With a single source the
-    rehearsal is with the target itself and its risk that of the source.
+    Departures: the turns change with every batch, and the meta-gradient shares the step A of MCD with the source risk,
+    as a weighted mean of both. In a step of its own, or added in full, it made steps C count for less, since one
+    optimiser scales all steps by the size of past gradients: that was worse than MCD (docs/fidelity.md). The rehearsal
+    takes plain gradient steps. With a single source the rehearsal is with the target itself and its risk that of the
+    source.
 
     Args:
         generator_steps: Steps of the network (C) for each batch, n.
         discrepancy_weight: Weight of the discrepancy that classifiers seek in B.
         balance_weight: Weight of the term in A and B that keeps target predictions spread over all classes.
-        inner_steps: Iterations of MCD in a rehearsal, J; 0 leaves MCD alone.
+        meta_share: Share of the risk after a rehearsal in step A, from 0 to 1; 0 leaves MCD alone.
+        inner_steps: Iterations of MCD in a rehearsal, J.
         inner_lr: Learning rate of the rehearsal.
     """
 
@@ -53,6 +56,7 @@ class MetaMCD(MCD):
         generator_steps: int = 4,
         discrepancy_weight: float = 1.0,
         balance_weight: float = 0.0,
+        meta_share: float = 0.5,
         inner_steps: int = 1,
         inner_lr: float = 0.01,
     ) -> None:
@@ -64,20 +68,24 @@ class MetaMCD(MCD):
             discrepancy_weight=discrepancy_weight,
             balance_weight=balance_weight,
         )
+        require(0 <= meta_share <= 1, "meta_share", meta_share, "a number from 0 to 1")
         require(inner_steps >= 0, "inner_steps", inner_steps, "a whole number from 0")
         require(inner_lr >= 0, "inner_lr", inner_lr, "a number not below 0")
-        self.inner_steps, self.inner_lr = inner_steps, inner_lr
+        self.meta_share, self.inner_steps, self.inner_lr = meta_share, inner_steps, inner_lr
 
     def phases(self, batch: Batch) -> Iterator[Phase]:
-        """A step of the start by a rehearsal, then the steps of MCD."""
-        if self.inner_steps:
+        """The steps of MCD, the first of them with the risk after a rehearsal."""
+        steps = super().phases(batch)
+        if self.meta_share > 0:
             rehearsed, judged = rehearsal(batch)
             # Running statistics belong to the true domains: a rehearsal has copies, which are thrown away.
             buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}
             end = self.rehearse(rehearsed, buffers)
             reached = {name: p + (end[name] - p).detach() for name, p in self.named_parameters()}
-            yield Phase({"meta": self.at(reached, buffers, judged, "A")})
-        yield from super().phases(batch)
+            meta = self.meta_share * self.at(reached, buffers, judged, "A")
+            first = next(steps)
+            yield Phase({**{name: (1 - self.meta_share) * term for name, term in first.terms.items()}, "meta": meta})
+        yield from steps
 
     def rehearse(self, batch: Batch, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return all parameters as they are after `inner_steps` iterations of MCD with a batch."""

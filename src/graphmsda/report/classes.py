@@ -7,8 +7,8 @@ from torch import Tensor
 
 from graphmsda.predictions import count_pairs
 from graphmsda.report.material import Material, Seen
-from graphmsda.report.page import Cell, Html, Row, Section, details, figure, grid, paragraph, table
-from graphmsda.report.parts import as_html
+from graphmsda.report.page import Section
+from graphmsda.report.parts import Cell, Html, Row, as_html, details, figure, grid, paragraph, table
 from graphmsda.report.pictures import heat_image
 
 MOST_CELLS = 25  # classes up to which the confusion matrix is a table

@@ -12,8 +12,22 @@ from graphmsda.methods.crf import CRF
 from graphmsda.methods.mrf import MRF
 from graphmsda.report.classes import MOST_ROWS, turned
 from graphmsda.report.material import Material, Seen
-from graphmsda.report.page import Cell, Html, Row, Section, details, figure, grid, heading, paragraph, table
-from graphmsda.report.parts import as_html, bar, join, key
+from graphmsda.report.page import Section
+from graphmsda.report.parts import (
+    Cell,
+    Html,
+    Row,
+    as_html,
+    bar,
+    details,
+    figure,
+    grid,
+    heading,
+    join,
+    key,
+    paragraph,
+    table,
+)
 from graphmsda.report.pictures import heat_image, image_tag
 
 MOST_PANELS = 12  # classes whose matrix is shown
@@ -140,7 +154,9 @@ def nearest(material: Material) -> Section:
             cells[number, place] = _thumbs(material, seen, closest[number].tolist()) if known else Html("never met")
     rows: list[Row] = [[run.classes[number], *(cells[number, place] for place, _ in columns)] for number in shown]
     head = ["Class", *(seen.name for _, seen in columns)]
-    caption = f"The {NEAREST} images of each domain that lie nearest to its {centres.word}, class by class"
+    caption = f"The {each} images of each domain that lie nearest to its {centres.word}, class by class"
+    if each == 1:
+        caption = f"The image of each domain that lies nearest to its {centres.word}, class by class"
     lead = (
         f"What a {centres.word} stands for can be seen in the images next to it, the target's included."
         if len(columns) == len(run.domains)

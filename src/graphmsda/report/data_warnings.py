@@ -9,13 +9,14 @@ import torch
 from numpy.typing import NDArray
 
 from graphmsda.data.checks.check import check_listings
-from graphmsda.data.checks.page import _sentences as sentences
+from graphmsda.data.checks.page import sentences
 from graphmsda.data.checks.report import Report
 from graphmsda.data.listing import Listing
 from graphmsda.data.readers.arrays import listing_of_arrays
 from graphmsda.domains import Samples
 from graphmsda.report.material import Material
-from graphmsda.report.page import Html, Section, bullets, paragraph, table
+from graphmsda.report.page import Section
+from graphmsda.report.parts import Html, bullets, paragraph, table
 
 MOST = 3000  # samples of each domain and part that are compared
 SIDE = 64  # pixels to which large images are reduced for that: copies stay copies, and memory is saved

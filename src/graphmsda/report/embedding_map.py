@@ -15,7 +15,8 @@ from graphmsda.figures import style
 from graphmsda.figures.embedding import plane
 from graphmsda.graphs.prototypes import squared_distances
 from graphmsda.report.material import Material, Seen
-from graphmsda.report.page import Html, Section, as_html, figure, paragraph
+from graphmsda.report.page import Section
+from graphmsda.report.parts import Html, as_html, figure, paragraph
 from graphmsda.report.pictures import data_uri, thumbnail
 
 POINTS = 600  # of all domains: t-SNE takes seconds, and thumbnails of more would make the page heavy

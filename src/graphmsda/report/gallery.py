@@ -6,7 +6,8 @@ import torch
 
 from graphmsda.figures import style
 from graphmsda.report.material import Material, Seen
-from graphmsda.report.page import Html, Row, Section, as_html, heading, join, table
+from graphmsda.report.page import Section
+from graphmsda.report.parts import Html, Row, as_html, heading, join, table
 from graphmsda.report.pictures import image_tag
 
 SHOWN = 12

@@ -8,17 +8,8 @@ from graphmsda.errors import UserError
 from graphmsda.figures import curves, style
 from graphmsda.figures.runs import method_title
 from graphmsda.report.material import Material
-from graphmsda.report.page import (
-    Html,
-    Section,
-    Text,
-    as_html,
-    figure,
-    grid,
-    paragraph,
-    table,
-    tiles,
-)
+from graphmsda.report.page import Section
+from graphmsda.report.parts import Html, Text, as_html, figure, grid, paragraph, table, tiles
 from graphmsda.report.pictures import svg_of
 
 MOST_ESTIMATED = 4000  # samples for the estimate: the error of a share of them is below 1 %

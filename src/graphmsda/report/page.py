@@ -4,8 +4,8 @@ What a reader sees first is always static (tables, inline SVG, images); a script
 place. So a page reads without scripts, on paper and by a screen reader. Bokeh is bundled for its size and licence (1.3
 MB, BSD), as its Python package brings it; a page without interactive figures does not hold it.
 
-Text is escaped wherever it is not `Html`. The pieces are in `graphmsda.report.parts` and can be had from here, images
-and matplotlib figures in `graphmsda.report.pictures`::
+Text is escaped wherever it is not `Html`. The pieces are in `graphmsda.report.parts`, images and matplotlib figures in
+`graphmsda.report.pictures`::
 
     body = paragraph("5 < 6") + table(["class", "accuracy"], [["mug", Cell("93 %", shade=0.93)]], caption="By class")
     write_text(path, page("A title", [Section("Results", body)]))
@@ -20,28 +20,9 @@ from functools import cache
 from importlib import resources
 
 from graphmsda.errors import UserError
-from graphmsda.report.parts import Cell as Cell
-from graphmsda.report.parts import Html as Html
-from graphmsda.report.parts import Row as Row
-from graphmsda.report.parts import Text as Text
-from graphmsda.report.parts import as_html as as_html
-from graphmsda.report.parts import bar as bar
-from graphmsda.report.parts import bullets as bullets
-from graphmsda.report.parts import code as code
-from graphmsda.report.parts import details as details
-from graphmsda.report.parts import download as download
-from graphmsda.report.parts import facts as facts
-from graphmsda.report.parts import figure as figure
-from graphmsda.report.parts import grid as grid
-from graphmsda.report.parts import heading as heading
-from graphmsda.report.parts import join as join
-from graphmsda.report.parts import key as key
-from graphmsda.report.parts import paragraph as paragraph
-from graphmsda.report.parts import table as table
-from graphmsda.report.parts import tiles as tiles
-from graphmsda.report.parts import with_code as with_code
+from graphmsda.report.parts import Html, Text, as_html, join, with_code
 
-MOST_BYTES = 5_000_000  # of a page
+MOST_BYTES = 5_000_000  # of a page, so that it can be sent around: figures keep to their share, tests see to it
 # Nothing may be fetched, whatever a file or class is called; Bokeh makes styles of its own.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -115,11 +96,14 @@ def page(title: str, sections: Sequence[Section], *, subtitle: Text = "", footer
 """
 
 
-def check_size(text: str) -> str:
-    """Return a page, unless it has grown too large to be sent around."""
-    size = len(text.encode())
-    assert size < MOST_BYTES, f"the report takes {size:,} bytes"  # makers of figures keep to their share
-    return text
+def check_bokeh() -> None:
+    """Refuse to begin a page with interactive figures where Bokeh is missing."""
+    try:
+        import bokeh  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "interactive figures are drawn with Bokeh, which is not installed; run `pip install 'graphmsda[report]'`"
+        ) from error
 
 
 def _section(section: Section) -> str:
@@ -133,12 +117,8 @@ def _section(section: Section) -> str:
 
 @cache
 def _bokeh() -> str:
-    try:
-        from bokeh.resources import INLINE
-    except ImportError as error:
-        raise UserError(
-            "interactive figures are drawn with Bokeh, which is not installed; run `pip install 'graphmsda[report]'`"
-        ) from error
+    from bokeh.resources import INLINE
+
     return INLINE.js_raw[0].replace("</script", "<\\/script")
 
 

@@ -19,7 +19,8 @@ from graphmsda.errors import UserError
 from graphmsda.figures.runs import told
 from graphmsda.methods import complete_parameters
 from graphmsda.report.material import Material
-from graphmsda.report.page import Section, code, details, download, facts, paragraph, table
+from graphmsda.report.page import Section
+from graphmsda.report.parts import code, details, download, facts, paragraph, table
 
 DECIDED = ("weights", "lr", "head_lr", "batch_size", "steps_per_epoch", "augment")  # by data, method and backbone
 

@@ -12,7 +12,7 @@ from graphmsda.report.data_warnings import data_warnings
 from graphmsda.report.embedding_map import embedding_map
 from graphmsda.report.gallery import extremes
 from graphmsda.report.material import COUNT, Material, gather
-from graphmsda.report.page import Section, check_size, page
+from graphmsda.report.page import Section, check_bokeh, page
 from graphmsda.report.repetition import repetition
 from graphmsda.run import Run
 
@@ -38,11 +38,11 @@ def run_report(
         progress: Show progress on stderr.
         reading: How `data` or a benchmark is read, see `gather`.
     """
+    check_bokeh()
     material = gather(Run.load(place, device=device), data=data, count=count, progress=progress, **reading)
     footer = f"Made by graphmsda {__version__} on {datetime.now():%d %B %Y at %H:%M}."
     subtitle = f"Report of the run in {place}"
-    made = page(overview.title_of(material), sections_of(material, command), subtitle=subtitle, footer=footer)
-    return check_size(made)
+    return page(overview.title_of(material), sections_of(material, command), subtitle=subtitle, footer=footer)
 
 
 def sections_of(material: Material, command: str) -> list[Section]:

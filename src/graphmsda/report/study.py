@@ -9,13 +9,13 @@ from pathlib import Path
 
 from graphmsda import __version__
 from graphmsda.report import study_charts as charts
-from graphmsda.report.page import Section, check_size, page
+from graphmsda.report.page import Section, page
 from graphmsda.report.parts import Html, Row, as_html, figure, paragraph, table, tiles
 from graphmsda.report.study_blocks import Competitor, competitors
 from graphmsda.report.study_choice import choice_section
 from graphmsda.report.study_origin import failures_section, origin_section
 from graphmsda.report.study_ranks import Ranking, ranking, ranks_section, told_apart
-from graphmsda.report.study_tables import name_of, percent, table_sections
+from graphmsda.report.study_tables import name_of, percent, several, table_sections
 from graphmsda.study.cells import Study, read_study
 from graphmsda.study.entries import Table
 from graphmsda.study.summary import tables
@@ -26,7 +26,7 @@ KINDS["search"] = "Search"
 
 def study_page(folder: str | Path) -> str:
     """Return the report of the study in a folder, finished or not, as one HTML page."""
-    return check_size(write_page(read_study(folder)))
+    return write_page(read_study(folder))
 
 
 def write_page(study: Study) -> str:
@@ -46,7 +46,7 @@ def write_page(study: Study) -> str:
     data = study.about.get("benchmark") or "your domains"
     domains = study.about.get("domains") or []
     title = f"{KINDS[kind]} on {data}"
-    subtitle = f"{_several(len(study.rows), 'run')} of graphmsda study {kind}; domains: {', '.join(domains)}"
+    subtitle = f"{several(len(study.rows), 'run')} of graphmsda study {kind}; domains: {', '.join(domains)}"
     return page(
         title, [one for one in made if one is not None], subtitle=subtitle, footer=f"Made by graphmsda {__version__}."
     )
@@ -141,7 +141,3 @@ def _timing_charts(found: Sequence[Table]) -> Section | None:
                 chart = charts.averages(replace(one, lines=drawn), column)
                 parts += figure(chart, f"{column}, mean and standard deviation", description=told)
     return Section("Seconds", parts) if parts else None
-
-
-def _several(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"

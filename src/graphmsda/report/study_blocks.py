@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graphmsda.study.cells import Cell, Study
-from graphmsda.study.protocol import STANDARDS, TITLES, best_source
+from graphmsda.study.protocol import STANDARDS, TITLES
 from graphmsda.study.scoring import read_score
 from graphmsda.study.significance import Scores
-from graphmsda.study.summary import NAMES, _methods
+from graphmsda.study.summary import NAMES, chosen_cells, methods_in_order
 
 Block = tuple[str, int]
 """A target and a seed: what all methods had in common."""
@@ -79,7 +79,7 @@ def competitors(study: Study) -> list[Competitor]:
         there = [cell for cell in study.cells if cell.standard == standard]
         if study.about["kind"] == "ablation":  # fewer terms first, as in its table
             there.sort(key=lambda cell: (sum(cell.varied.values()), [not on for on in cell.varied.values()]))
-        for method in _methods(cell.method for cell in there):
+        for method in methods_in_order(cell.method for cell in there):
             for cell in there:
                 if cell.method == method:
                     groups.setdefault((standard, method, cell.setting), []).append(cell)
@@ -101,7 +101,7 @@ def _filled(study: Study, one: Competitor, cells: Sequence[Cell]) -> Competitor:
     from graphmsda.selection import SCORES
 
     for target in dict.fromkeys(cell.target for cell in cells):
-        for cell in _reported(study, [cell for cell in cells if cell.target == target]):
+        for cell in chosen_cells(study, cells, target):
             row, block = study.rows.get(cell.path), (target, cell.seed)
             if row is None or row.get("accuracy") is None:
                 continue
@@ -114,16 +114,6 @@ def _filled(study: Study, one: Competitor, cells: Sequence[Cell]) -> Competitor:
             if all(each.get("minutes") is not None for each in rows):
                 one.minutes[block] = sum(each["minutes"] for each in rows)
     return one
-
-
-def _reported(study: Study, cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells of a row and target that its table reports: of single best, those of the source it chooses."""
-    if not cells or cells[0].standard != "single-best":
-        return list(cells)
-    missing = {cell.seed for cell in cells if cell.path not in study.rows}
-    there = [cell for cell in cells if cell.seed not in missing]
-    source = best_source([study.rows[cell.path] for cell in there])
-    return [cell for cell in there if cell.source == source]
 
 
 def comparable(found: Sequence[Competitor]) -> Field:

@@ -15,7 +15,7 @@ from graphmsda.report.parts import Row, Text, bullets, code, details, facts, joi
 from graphmsda.study.cells import Cell, Study
 from graphmsda.study.data import NOISE
 from graphmsda.study.protocol import STANDARDS, standards_of
-from graphmsda.study.summary import _methods
+from graphmsda.study.summary import methods_in_order
 
 MOST = 200  # lines of a list
 
@@ -110,7 +110,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 def _tables(study: Study) -> Iterable[list[str]]:
     asked: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}  # of each method: its standards, all the rest
-    for method in _methods(cell.method for cell in study.cells):
+    for method in methods_in_order(cell.method for cell in study.cells):
         own = [cell for cell in study.cells if cell.method == method]
         there = {cell.standard for cell in own}
         words = _common(study, own) + (["--recipes", "FOLDER"] if any(cell.parameters for cell in own) else [])
@@ -146,7 +146,7 @@ def _timings(study: Study) -> Iterable[list[str]]:
     for about in dict.fromkeys(json.dumps(dict(cell.varied)) for cell in study.cells):
         own = [cell for cell in study.cells if json.dumps(dict(cell.varied)) == about]
         counts = [word for name, value in own[0].varied.items() for word in (f"--{name}", str(value))]
-        words = ["--methods", *_methods(cell.method for cell in own), *counts, *_flags(own[0].settings)]
+        words = ["--methods", *methods_in_order(cell.method for cell in own), *counts, *_flags(own[0].settings)]
         data = [] if study.about.get("benchmark") == NOISE else [*_data(study), "--targets", own[0].target]
         yield ["graphmsda", "study", "timing", *data, *words, *_out(study)]
 

@@ -9,7 +9,7 @@ from graphmsda.report import study_charts as charts
 from graphmsda.report.page import Section
 from graphmsda.report.parts import Cell, Html, Row, details, figure, join, paragraph, table
 from graphmsda.report.study_blocks import Competitor, Field, comparable
-from graphmsda.report.study_tables import name_of, percent
+from graphmsda.report.study_tables import name_of, percent, several
 from graphmsda.study.significance import (
     LEVEL,
     Comparison,
@@ -68,8 +68,8 @@ def probability(p: float) -> str:
 
 def _count(field: Field) -> str:
     targets, seeds = ({block[place] for block in field.blocks} for place in (0, 1))
-    text = f"{_several(len(field.blocks), 'block')} of {_several(len(targets), 'target')} and "
-    text += _several(len(seeds), "seed")
+    text = f"{several(len(field.blocks), 'block')} of {several(len(targets), 'target')} and "
+    text += several(len(seeds), "seed")
     if field.dropped:
         text += f"; {field.dropped} more lack some method and do not count"
     if field.left_out:
@@ -84,7 +84,7 @@ def _cautions(field: Field, done: Comparison) -> list[str]:
     if least_p(blocks) * pairs >= LEVEL:
         enough = next(number for number in range(blocks, 64) if least_p(number) * pairs < LEVEL)
         found.append(
-            f"Too few blocks to tell single methods apart: with {blocks} of them and {_several(pairs, 'pair')}, no "
+            f"Too few blocks to tell single methods apart: with {blocks} of them and {several(pairs, 'pair')}, no "
             f"p-value of a pair can fall below {LEVEL} after correction, whatever the accuracies. It takes at least "
             f"{enough} blocks."
         )
@@ -120,7 +120,7 @@ def _diagram(done: Comparison) -> Html:
     told = f"Average ranks: {'; '.join(names)}. Critical difference {done.difference:.2f}. "
     told += f"Not told apart: {'; '.join(groups)}." if groups else "All are told apart."
     caption = (
-        f"Critical difference diagram: average ranks over {_several(done.blocks, 'block')}. A thick stroke on the "
+        f"Critical difference diagram: average ranks over {several(done.blocks, 'block')}. A thick stroke on the "
         f"right joins methods that Nemenyi's test does not tell apart at {LEVEL}."
     )
     return figure(charts.ranks(done), caption, description=told)
@@ -137,7 +137,7 @@ def _table(field: Field, done: Comparison) -> Html:
         rank = Cell(f"{done.ranks[number]:.2f}", strong=number == 0)
         rows.append([name_of(name), rank, percent(float(field.scores[:, place].mean())), str(wins[place]), *beside])
     heads = ["method", "rank", "accuracy, %", "blocks won", "p", "corrected p", "lost : won"]
-    caption = f"Ranks over {_several(done.blocks, 'block')}; the last three columns compare with {done.names[0]}"
+    caption = f"Ranks over {several(done.blocks, 'block')}; the last three columns compare with {done.names[0]}"
     return table(heads, rows, caption=caption, sortable=True)
 
 
@@ -175,7 +175,7 @@ def _method(done: Comparison) -> str:
     return (
         "Tests as in Demsar (JMLR 7, 2006). Friedman's p-value is counted over random orders inside the blocks, "
         "Wilcoxon's over all signs of the differences, so both hold for few blocks and for ties; Holm's correction is "
-        f"for all {_several(len(done.pairs), 'pair')}. Bold: below {LEVEL}."
+        f"for all {several(len(done.pairs), 'pair')}. Bold: below {LEVEL}."
     )
 
 
@@ -185,7 +185,3 @@ def _is(p: float) -> str:
 
 def _and(names: Sequence[str]) -> str:
     return " and ".join(filter(None, ["; ".join(names[:-1]), names[-1]]))
-
-
-def _several(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -73,6 +73,15 @@ def percent(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{100 * value:.{digits}f}"
 
 
+def several(count: int, word: str) -> str:
+    """Return a number of things.
+
+    >>> several(1, "run"), several(3, "run")
+    ('1 run', '3 runs')
+    """
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 def _chart(study: Study, one: Table) -> Html:
     kind = study.about["kind"]
     drawn = [line for line in one.lines if any(entry.mean is not None for entry in line.entries.values())]

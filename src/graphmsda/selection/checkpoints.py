@@ -15,7 +15,7 @@ from graphmsda.engine.optim import AveragedState, averaging_weight
 from graphmsda.errors import UserError
 from graphmsda.files import read_tensors
 from graphmsda.methods import build_method
-from graphmsda.run import Run
+from graphmsda.run import Run, find_device
 from graphmsda.selection.data import data_of
 from graphmsda.streaming import chunk_size, embed
 
@@ -32,7 +32,7 @@ def load_any(path: Path, device: str = "auto", **reading: Any) -> Run:
     """
     if (path / folder.MODEL_ABOUT).is_file() or not (path / folder.CHECKPOINT).is_file():
         return Run.load(path, device=device)
-    config = folder.read_config(path)
+    config, place = folder.read_config(path), find_device(device)
     settings, about = config["settings"], config["data"]
     data = data_of(about, path, **reading)
     shape, domains = list(data.target.shape[1:]), about["domains"]
@@ -54,7 +54,6 @@ def load_any(path: Path, device: str = "auto", **reading: Any) -> Run:
         if not method.stages:  # the average is a few steps behind, and how many is known where there is one stage
             average.update(method, averaging_weight(settings["average"], int(state_of["step"])))
         method.load_state_dict(average.state)
-    place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
     method.to(place).eval()
     with torch.inference_mode():
         for part in data.sources:  # as at the end of training, of these samples

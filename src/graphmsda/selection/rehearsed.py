@@ -24,7 +24,8 @@ def read_rehearsals(
 ) -> list[Rehearsed]:
     """Return what estimators said in each rehearsal of a run's kind, and what was true.
 
-    Of the rehearsals of the run's method, those with its hyper-parameters are taken where there are any.
+    Of the rehearsals of the run's method on some of its sources, those with its hyper-parameters are taken where there
+    are any.
 
     Args:
         places: Folders with rehearsals.
@@ -37,8 +38,9 @@ def read_rehearsals(
     same: list[Path] = []
     for path in run_folders([Path(place) for place in places]):
         config = folder.read_config(path)
-        player = config["data"].get("rehearsal", {}).get("player")
-        if player is None or player not in run.domains or config["settings"]["method"] != run.about["method"]:
+        # One in which the run's target had a part would tell its labels.
+        is_apart = set(config["data"]["domains"]) <= set(run.domains[:-1])
+        if "rehearsal" not in config["data"] or not is_apart or config["settings"]["method"] != run.about["method"]:
             continue
         if not (path / folder.MODEL_ABOUT).is_file():
             continue
@@ -48,8 +50,8 @@ def read_rehearsals(
     chosen = same or alike
     if not chosen:
         raise UserError(
-            f"{places[0]}: there is no finished rehearsal of {run.about['method']} with a source of {run.path} as its "
-            f"target; run `graphmsda tune --method {run.about['method']}` on the same sources"
+            f"{places[0]}: there is no finished rehearsal of {run.about['method']} on the sources of {run.path} "
+            f"alone; run `graphmsda tune --method {run.about['method']}` on the same sources"
         )
     found = []
     for path in chosen:

@@ -83,7 +83,7 @@ def command_serve(given: argparse.Namespace) -> None:
             print(f"graphmsda: --host {given.host}: whoever reaches this machine can ask; there is no password and no "
                   "encryption", file=sys.stderr)  # fmt: skip
         run_until_told(uvicorn.Server(config), listener)
-    print("stopped; all requests have been answered", flush=True)
+    print("stopped", flush=True)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -94,8 +94,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, UnicodeError) as error:  # the latter of names that cannot be any
+        reason = getattr(error, "strerror", None) or "not the name of any machine"
         raise UserError(f"{where}: there is no such address ({reason}); give another") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

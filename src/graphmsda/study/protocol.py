@@ -142,9 +142,9 @@ class Joined:
     @property
     def digest(self) -> str:
         """Hash of all samples."""
-        from graphmsda.domains import _digest
+        from graphmsda.domains import digest_of
 
-        return hashlib.blake2b(repr([_digest(part) for part in self.parts]).encode(), digest_size=12).hexdigest()
+        return hashlib.blake2b(repr([digest_of(part) for part in self.parts]).encode(), digest_size=12).hexdigest()
 
     def __len__(self) -> int:
         return self.shape[0]

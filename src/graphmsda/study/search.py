@@ -13,8 +13,6 @@ the folder.
 from __future__ import annotations
 
 import math
-import os
-import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,13 +23,13 @@ import yaml
 
 from graphmsda.engine.settings import FREE_TO_CHANGE, Settings
 from graphmsda.errors import UserError
-from graphmsda.files import explain_write_errors
+from graphmsda.files import write_text
 from graphmsda.study import attempts
 from graphmsda.study.cells import RESULT, Cell, Study, open_study, read_study
 from graphmsda.study.data import Data, load
 from graphmsda.study.executors import Executor, here
 from graphmsda.study.run import check_cells, run_study
-from graphmsda.study.space import Past, propose
+from graphmsda.study.space import Past, check_optuna, propose
 from graphmsda.study.trials import DEFAULT, Search, is_higher_better, judge, make_trial, ranked, read_trials
 from graphmsda.study.work import Work, staged
 from graphmsda.tuning.cells import plain
@@ -64,6 +62,7 @@ def run_search(
         progress: Tell on standard error what is being done.
         recipes: Folder for the best setting; by default it lies in the study's.
     """
+    check_optuna()
     out = Path(out)
     about = {"kind": "search", **data.about(), **search.about()}
     open_study(out, about, make=False)
@@ -180,7 +179,11 @@ def _write_best(out: Path, data: Data, search: Search, study: Study, recipes: Pa
     trials = {number: search.cells(data, values) for number, values in read_trials(out, search.target).items()}
     places = ranked(study, trials, search.score)
     if not places:
-        return
+        errors = [study.errors[cell.path] for cells in trials.values() for cell in cells if cell.path in study.errors]
+        why = f"the first failed with: {errors[0]}" if errors else f"{search.score} says nothing of such runs"
+        raise UserError(
+            f"--out {out}: no trial for {search.target} has a score, {why}; mend that or give another --score"
+        )
     number, value = places[0]
     cell = trials[number][0]
     rest = {name: each for name, each in cell.settings.items() if name == "preset" or name not in FREE_TO_CHANGE}
@@ -189,8 +192,4 @@ def _write_best(out: Path, data: Data, search: Search, study: Study, recipes: Pa
     head += f"# Target: {search.target}. Seeds: {', '.join(map(str, search.seeds))}.\n"
     body = yaml.safe_dump({"settings": settings}, sort_keys=False, allow_unicode=True)
     file = recipes / plain(search.target) / f"{search.method}.yaml"
-    with explain_write_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_name(f".{secrets.token_hex(8)}.part")  # several commands may be at this point
-        beside.write_text(head + body, encoding="utf-8")
-        os.replace(beside, file)
+    write_text(file, head + body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,8 +77,9 @@ def command_search(given: argparse.Namespace) -> None:
     print(show(study))
     tell_failed(study.errors, len(study.cells))
     recipe = given.out / RECIPES / plain(targets[0]) / f"{given.method}.yaml"
-    print(f"graphmsda: the best setting is in {recipe}, for `graphmsda fit --config {recipe}` and "
-          f"`graphmsda study table --recipes {given.out / RECIPES}`", file=sys.stderr)  # fmt: skip
+    typed, folder = (shlex.quote(str(path)) for path in (recipe, given.out / RECIPES))
+    print(f"graphmsda: the best setting is in {recipe}, for `graphmsda fit --config {typed}` and "
+          f"`graphmsda study table --recipes {folder}`", file=sys.stderr)  # fmt: skip
 
 
 def tune_first(

@@ -65,11 +65,15 @@ def read_space(
     logs = {name for name, *texts in typed if texts[-1:] == [LOG]}
     plain = [[name, *(texts[:-1] if name in logs else texts)] for name, *texts in typed]
     found: dict[str, Range | Choice] = {}
+    places: dict[tuple[str, str], str] = {}
     for name, values in read_parameters(method, plain, read_value).items():
+        other = places.setdefault(place_of(method, name), name)
+        if other != name:
+            raise UserError(f"--param {name}: the same parameter as {other}; give it once")
         is_range = len(values) == 2 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
         if is_range:
             found[name] = _range(method, name, values, name in logs)
-        elif name in logs or len(set(values)) < 2:
+        elif name in logs or len(set(map(repr, values))) < 2 or not all(map(_is_plain, values)):
             told = " ".join(map(str, values)) or "nothing"
             raise UserError(
                 f"--param {name}: {told} was given; give the ends of a range, for example 0.01 1 or 0.01 1 log, or "
@@ -78,6 +82,10 @@ def read_space(
         else:
             found[name] = Choice(tuple(dict.fromkeys(values)))
     return found
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float)
 
 
 def _range(method: str, name: str, values: Sequence[float], log: bool) -> Range:
@@ -94,17 +102,22 @@ def _range(method: str, name: str, values: Sequence[float], log: bool) -> Range:
     return Range(low, high, log, whole)
 
 
+def check_optuna() -> None:
+    """Refuse to begin a search where what proposes settings is missing."""
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise UserError("study search: Optuna is not installed; run pip install 'graphmsda[search]'") from error
+
+
 def propose(space: Space, past: Sequence[Past]) -> dict[str, Any] | None:
     """Return the next setting to try, other than those tried; None where nothing new is found.
 
     The sampler is Optuna's tree-structured Parzen estimator (Bergstra et al., NIPS 2011), made anew each time from what
     the study's folder holds: the same past gives the same proposal, on any machine.
     """
-    try:
-        import optuna
-        from optuna.trial import TrialState, create_trial
-    except ImportError as error:
-        raise UserError("study search: Optuna is not installed; run pip install 'graphmsda[search]'") from error
+    import optuna
+    from optuna.trial import TrialState, create_trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = {name: _distribution(optuna.distributions, part) for name, part in space.items()}

@@ -46,9 +46,9 @@ def _accuracy_tables(study: Study, by: str) -> list[Table]:
     benchmark, targets = study.about.get("benchmark"), _targets(study)
     lines = []
     for standard in STANDARDS:
-        for method in _methods(cell.method for cell in study.cells if cell.standard == standard):
+        for method in methods_in_order(cell.method for cell in study.cells if cell.standard == standard):
             own = [cell for cell in study.cells if (cell.standard, cell.method) == (standard, method)]
-            chosen = {t: _chosen(study, own, t, by=by) for t in targets}
+            chosen = {t: chosen_cells(study, own, t, by=by) for t in targets}
             entries = {
                 f"-> {target}": replace(
                     _entry(study, chosen[target], [c for c in own if c.target == target]),
@@ -79,9 +79,9 @@ def _accuracy_tables(study: Study, by: str) -> list[Table]:
 def _source_table(study: Study, targets: Sequence[str], by: str) -> Table:
     lines = []
     cells = [cell for cell in study.cells if cell.standard == "single-best"]
-    for method in _methods(cell.method for cell in cells):
+    for method in methods_in_order(cell.method for cell in cells):
         own = [cell for cell in cells if cell.method == method]
-        picks = {target: _chosen(study, own, target, by=by) for target in targets}
+        picks = {target: chosen_cells(study, own, target, by=by) for target in targets}
         for source in [name for name in _domains(study) if any(cell.source == name for cell in own)]:
             some = [cell for cell in own if cell.source == source]
             entries = {
@@ -152,7 +152,7 @@ def _timing_tables(study: Study) -> list[Table]:
     lines = []
     columns = {"training (s)": "training", "inference (s)": "inference"}
     cells = {cell.method: cell for cell in study.cells}
-    for method in _methods(cells):
+    for method in methods_in_order(cells):
         row, repeats = study.rows.get(cells[method].path, {}), int(cells[method].varied["repeats"])
         entries = {
             column: Entry(tuple(row.get(phase, ())), repeats, paper.timing(method, phase))
@@ -196,7 +196,7 @@ def _chosen_line(study: Study, cells: Sequence[Cell], targets: Sequence[str], by
     return Line((f"chosen by {by}", *[""] * (heads - 1)), entries, chosen=True)
 
 
-def _chosen(
+def chosen_cells(
     study: Study, cells: Sequence[Cell], target: str, *, oracle: bool = False, by: str = "information"
 ) -> list[Cell]:
     """Return the cells of a row and target that are reported: of single best, those of one source."""
@@ -223,7 +223,7 @@ def _average(
 def _oracle(study: Study, cells: Sequence[Cell], targets: Sequence[str]) -> Entry:
     """Return the average with every choice made by the accuracy on the target: of the source, or of the step."""
     if cells and cells[0].standard == "single-best":
-        return _average(study, {t: _chosen(study, cells, t, oracle=True) for t in targets}, cells, targets)
+        return _average(study, {t: chosen_cells(study, cells, t, oracle=True) for t in targets}, cells, targets)
     rows = {
         cell.path: {**row, "accuracy": row["oracle_accuracy"]}
         for cell in cells
@@ -242,7 +242,7 @@ def _targets(study: Study) -> list[str]:
     return [name for name in _domains(study) if name in there]
 
 
-def _methods(names: Iterable[str]) -> list[str]:
+def methods_in_order(names: Iterable[str]) -> list[str]:
     """Return methods in the order of `METHODS`, the paper's two last, as in its tables."""
     order = [*(name for name in METHODS if name not in ("crf", "mrf", "mrf-plus")), "crf", "mrf", "mrf-plus"]
     return sorted(dict.fromkeys(names), key=lambda name: (order.index(name) if name in order else len(order), name))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graphmsda.files import explain_write_errors
+from graphmsda.files import create_text
 from graphmsda.study import scoring
 from graphmsda.study.cells import Cell, Row, Study
 from graphmsda.study.data import Data
@@ -81,7 +80,7 @@ def read_trials(out: Path, target: str, part: str = "values") -> dict[int, dict[
     for file in _folder(out, target).glob("trial-*.json"):
         try:
             found[int(file.stem.partition("-")[2])] = json.loads(file.read_text(encoding="utf-8"))[part]
-        except (OSError, ValueError, KeyError):  # another is just making it
+        except (OSError, ValueError, KeyError):  # damaged: not one of ours
             continue
     return dict(sorted(found.items()))
 
@@ -117,15 +116,7 @@ def make_trial(
         complete: The same in numbers.
     """
     file = _folder(out, target) / f"trial-{number}.json"
-    with explain_write_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:
-            return False
-        with os.fdopen(opened, "w", encoding="utf-8") as writer:
-            writer.write(json.dumps({"values": values, "all": dict(complete)}) + "\n")
-    return True
+    return create_text(file, json.dumps({"values": values, "all": dict(complete)}) + "\n")
 
 
 def ranked(study: Study, trials: Mapping[int, Sequence[Cell]], score: str) -> list[tuple[int, float]]:

@@ -149,7 +149,8 @@ def train_cell(cell: Cell, data: Data, out: Path, *, watch: bool = False) -> Row
     named = load(data, cell.target)
     task, settings = staged(cell, named)
     root = dict(data.reading).get("data_root")
-    record: dict[str, Any] = {**named.record, "standard": cell.standard}
+    reading = {name: str(value) if isinstance(value, Path) else value for name, value in data.reading}
+    record: dict[str, Any] = {"reading": reading, **named.record, "standard": cell.standard}
     test, sources = named.test, [source.name for source in named.task.sources]
     if cell.standard == REHEARSAL:
         record = {"rehearsal": {"player": cell.source, **record}}
@@ -199,9 +200,14 @@ def check_cell(cell: Cell, named: NamedTask, data_root: str | Path | None = None
 @cache
 def origin() -> dict[str, str]:
     """Return what made a result: version, commit where there is one, hardware and PyTorch."""
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+
+    def ask(*words: str) -> str:
+        return subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        ask("ls-files", "--error-unmatch", "__init__.py")  # else an installed package inside of some other repository
+        commit = ask("rev-parse", "--short", "HEAD") + ("+changes" if ask("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         commit = "unknown"
     return {"graphmsda": __version__, "commit": commit, "hardware": hardware(), "torch": str(torch.__version__)}

@@ -36,11 +36,11 @@ def _heading(report: Report) -> list[str]:
 
 
 def _findings(report: Report) -> list[str]:
-    lines = [line for mark, text in _sentences(report) for line in _bullet(mark, text)]
+    lines = [line for mark, text in sentences(report) for line in _bullet(mark, text)]
     return ["Findings", *(lines or ["  nothing amiss"])]
 
 
-def _sentences(report: Report) -> Iterator[tuple[str, str]]:
+def sentences(report: Report) -> Iterator[tuple[str, str]]:
     """Yield a mark, ``!`` for what spoils a result, and a sentence for each finding, the worst first."""
     kind = _kind(report)
     for leak in report.leaks():
