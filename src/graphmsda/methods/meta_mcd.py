@@ -33,9 +33,9 @@ class MetaMCD(MCD):
     second derivative is taken. Meta-learning and adaptation take turns, as in the paper's online form.
 
     Departures: the turns change with every batch, and the meta-gradient shares the step A of MCD with the source risk,
-    as a weighted mean of both. In a step of its own, or added in full, it made steps C count for less, since one
-    optimiser scales all steps by the size of past gradients: that was worse than MCD (docs/fidelity.md). The rehearsal
-    takes plain gradient steps. With a single source the rehearsal is with the target itself and its risk that of the
+    as a weighted mean of both. In a step of its own, or added in full, it was worse than MCD, perhaps since one
+    optimiser scales all steps, C among them, by the size of past gradients (docs/fidelity.md). The rehearsal takes
+    plain gradient steps. With a single source the rehearsal is with the target itself and its risk that of the
     source.
 
     Args:
