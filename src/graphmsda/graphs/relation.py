@@ -21,7 +21,10 @@ NORMALISATIONS: tuple[Normalise, ...] = ("none", "row", "symmetric")
 
 
 class Layers(NamedTuple):
-    """Weights of the two graph convolutions and of the linear classifier; vectors multiply from the left."""
+    """Weights of the two graph convolutions and of the linear classifier; vectors multiply from the left.
+
+    Without a classifier of its own, the second convolution is it, and ends without activation: h2 is K.
+    """
 
     w1: Tensor
     """(d, h)"""
@@ -31,9 +34,9 @@ class Layers(NamedTuple):
     """(h, h2)"""
     b2: Tensor
     """(h2,)"""
-    w: Tensor
+    w: Tensor | None = None
     """(h2, K)"""
-    b: Tensor
+    b: Tensor | None = None
     """(K,)"""
 
 
@@ -95,7 +98,7 @@ def query_logits(
     With :math:`U = C W_1`, :math:`u_q = z_q W_1`, the query's edges :math:`s_q` and the prototypes' block :math:`A`,
 
     .. math::
-        H_q &= \mathrm{relu}(A U + s_q u_q^\top + b_1), \quad h_q = \mathrm{relu}(s_q^\top U + u_q + b_1) \\
+        H_q &= \mathrm{relu}(A U + s_q u_q^\top + b_1), \quad h_q = \mathrm{relu}(s_q^\top U + u_q + b_1) \
         \text{logits}_q &= \mathrm{relu}\big( (s_q^\top H_q + h_q) W_2 + b_2 \big) W + b
 
     are the rows that the query's class depends on in the full graph of n + 1 nodes, whose self-weights are 1. With
@@ -130,7 +133,7 @@ def query_logits(
             at once in plain operations, which an exporter can trace for any batch size. See
             `graphmsda.graphs.gather.gather`.
     """
-    queries, prototypes, graph, edges, *weights = wide(queries, prototypes, graph, edges, *layers)
+    queries, prototypes, graph, edges, *weights = wide(queries, prototypes, graph, edges, *given(layers))
     prepared = prepare(prototypes, graph, Layers(*weights), normalise=normalise)
     return prepared_logits(queries, edges, prepared, two_way=two_way, dropout=dropout, training=training, chunk=chunk)
 
@@ -140,7 +143,7 @@ def prepare(prototypes: Tensor, graph: Tensor, layers: Layers, *, normalise: Nor
 
     Shapes: prototypes (n, d), graph (n, n).
     """
-    prototypes, graph, *weights = wide(prototypes, graph, *layers)
+    prototypes, graph, *weights = wide(prototypes, graph, *given(layers))
     layers = Layers(*weights)
     degree = _degree(graph)
     messages = _linear(prototypes, layers.w1)
@@ -179,7 +182,7 @@ def prepared_logits(
             gathered = listen @ (hidden if keep is None else hidden * keep)
     second = _linear(gathered + own * centre, w2)
     with full_precision(queries.device):
-        return F.relu(second + b2) @ w + b
+        return class_scores(second + b2, w, b)
 
 
 def prototype_logits(
@@ -200,15 +203,25 @@ def prototype_logits(
 
     Shapes: prototypes (n, d), graph (n, n) -> (n, K). Rows of masked prototypes are finite and mean nothing.
     """
-    prototypes, graph, *weights = wide(prototypes, graph, *layers)
-    w1, b1, w2, b2, w, b = weights
+    prototypes, graph, *weights = wide(prototypes, graph, *given(layers))
+    w1, b1, w2, b2, w, b = Layers(*weights)
     weight = _normalised(graph, _degree(graph), normalise)
     messages = _linear(prototypes, w1)
     with full_precision(prototypes.device):
         hidden = F.dropout(F.relu(weight @ messages + b1), dropout, training)
     messages = _linear(hidden, w2)
     with full_precision(prototypes.device):
-        return F.relu(weight @ messages + b2) @ w + b
+        return class_scores(weight @ messages + b2, w, b)
+
+
+def class_scores(second: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
+    """What the second convolution gave, activated and classified, or as it is: ``(B, h2) -> (B, K)``."""
+    return second if w is None or b is None else F.relu(second) @ w + b
+
+
+def given(layers: Layers) -> list[Tensor]:
+    """Return the weights that are there."""
+    return [weight for weight in layers if weight is not None]
 
 
 def _linear(x: Tensor, weight: Tensor) -> Tensor:

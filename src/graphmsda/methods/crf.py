@@ -45,6 +45,8 @@ class CRF(Method):
         threshold: Threshold of the rule.
         ramp: Share of the training over which the target's entropy and pseudo-labels come in, from 0 to full weight.
         dropout: Dropout after the first graph convolution.
+        own_classifier: Whether a linear classifier follows the two graph convolutions, as printed, or the second of
+            them is the classifier, as in the authors' code.
     """
 
     presets: ClassVar = {
@@ -59,6 +61,7 @@ class CRF(Method):
             "pseudo_labels": "accuracy",
             "ramp": 0.0,
             "dropout": 0.0,
+            "own_classifier": True,
         }
     }
     prototypes: Tensor
@@ -84,6 +87,7 @@ class CRF(Method):
         threshold: float = 0.5,
         ramp: float = 0.3,
         dropout: float = 0.5,
+        own_classifier: bool = True,
     ) -> None:
         super().__init__(backbone, classes, domains)
         require(sigma > 0, "sigma", sigma, "a positive number")
@@ -106,8 +110,8 @@ class CRF(Method):
         self.pseudo_labels, self.threshold, self.dropout = pseudo_labels, threshold, dropout
         d = backbone.features
         self.convolution_1 = nn.Linear(d, d)
-        self.convolution_2 = nn.Linear(d, d)
-        self.classifier = nn.Linear(d, classes)
+        self.convolution_2 = nn.Linear(d, d if own_classifier else classes)
+        self.classifier = nn.Linear(d, classes) if own_classifier else None
         self.register_buffer("prototypes", torch.zeros(domains, classes, d))
         self.register_buffer("seen", torch.zeros(domains, classes, dtype=torch.bool))
 
@@ -125,7 +129,8 @@ class CRF(Method):
         scale = distance_scale(prototypes, seen, reading=self.scale)
         graph = relation.prototype_graph(nodes, sigma=self.sigma, scale=scale, seen=node_seen)
 
-        predictions = self.classify(queries, nodes, graph, scale, node_seen, dropout=self.dropout)
+        edges = self.edges(queries, nodes, scale, node_seen)
+        predictions = self.classify(queries, nodes, graph, edges, dropout=self.dropout)
         *source_predictions, target_predictions = torch.split(predictions, [*sizes, len(embedded.target)])
         return Phase(
             {
@@ -135,7 +140,11 @@ class CRF(Method):
                 "global": self.lambda_1 * global_alignment(graph, self.domains, seen=seen),
                 "local": self.lambda_2 / scale * local_alignment(queries, members @ nodes, weight),
             },
-            shown={"pseudo-labelled": guessed.mean(), "adjacency": _off_diagonal_mean(graph, node_seen)},
+            shown={
+                "pseudo-labelled": guessed.mean(),
+                "adjacency": _off_diagonal_mean(graph, node_seen),
+                "heard": edges.detach().sum(1).mean(),  # what prototypes weigh to a query that weighs 1 itself
+            },
             state={"prototypes": prototypes.detach(), "seen": seen},
         )
 
@@ -157,7 +166,7 @@ class CRF(Method):
             prepared = relation.prepare(nodes, graph, self.layers(), normalise=self.normalise)
 
         def classify(queries: Tensor) -> Tensor:
-            edges = relation.adjacency(queries, nodes, sigma=self.sigma, scale=scale) * seen
+            edges = self.edges(queries, nodes, scale, seen)
             with self.backbone.mixed_precision():
                 logits = relation.prepared_logits(queries, edges, prepared, two_way=self.two_way)
             return F.log_softmax(logits, dim=1)
@@ -170,16 +179,18 @@ class CRF(Method):
         means, mass = means.view_as(self.prototypes), mass.view_as(self.seen)
         return moving_average(self.prototypes.clone(), self.seen.clone(), means, mass, beta=self.beta)
 
+    def edges(self, queries: Tensor, nodes: Tensor, scale: Tensor, seen: Tensor) -> Tensor:
+        """Eq. 4 from queries to prototypes."""
+        return relation.adjacency(queries, nodes, sigma=self.sigma, scale=scale) * seen
+
     def layers(self) -> relation.Layers:
         """Return the weights of the two graph convolutions and the classifier."""
         one, two, last = self.convolution_1, self.convolution_2, self.classifier
-        return relation.Layers(one.weight.T, one.bias, two.weight.T, two.bias, last.weight.T, last.bias)
+        weights = (one.weight.T, one.bias, two.weight.T, two.bias)
+        return relation.Layers(*weights) if last is None else relation.Layers(*weights, last.weight.T, last.bias)
 
-    def classify(
-        self, queries: Tensor, nodes: Tensor, graph: Tensor, scale: Tensor, seen: Tensor, *, dropout: float = 0.0
-    ) -> Tensor:
+    def classify(self, queries: Tensor, nodes: Tensor, graph: Tensor, edges: Tensor, *, dropout: float = 0.0) -> Tensor:
         """Eqs. 5-6 for each query's own graph: ``(B, d) -> (B, K)`` log-probabilities."""
-        edges = relation.adjacency(queries, nodes, sigma=self.sigma, scale=scale) * seen
         with self.backbone.mixed_precision():
             logits = relation.query_logits(
                 queries,
