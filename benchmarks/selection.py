@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import record
+import selection_prior
 import selection_tables
 from graphmsda import Run, UserError
 from graphmsda.engine import folder
 from graphmsda.figures.runs import run_folders
 from graphmsda.selection import SCORES, Evidence, estimate, gather
 from graphmsda.selection.calibration import calibrate
-from graphmsda.selection.combination import true_logit
+from graphmsda.selection.combination import REHEARSED, combine, interval, off_by, true_logit
 from graphmsda.selection.data import RunData, find_data
 from graphmsda.selection.gather import read_test
 from graphmsda.selection.residuals import rehearsal_residuals
@@ -76,7 +77,7 @@ def read(file: Path) -> dict[str, Any]:
 
 def write(file: Path, about: Row, rows: Sequence[Row]) -> None:
     """Write the figures of all runs together, and each run's row on a line of its own."""
-    told = with_other_targets(rows)
+    told = [record.rounded(row) for row in with_other_targets(selection_prior.retold(rows))]
     head = record.dumps({**about, "benchmarks": record.rounded(selection_tables.summarise(told))})
     lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in told)
     file.write_text(f'{head[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n', encoding="utf-8")
@@ -168,8 +169,6 @@ def with_other_targets(rows: Sequence[Row]) -> list[Row]:
     It stands in for rehearsals, which a study has not made: a run with another target tells what the estimate was off
     by there. Unlike a rehearsal it was trained with labels of the target in question as one of its sources.
     """
-    from graphmsda.selection.combination import REHEARSED, combine, interval
-
     told = []
     for row in rows:
         peers = [
@@ -182,9 +181,8 @@ def with_other_targets(rows: Sequence[Row]) -> list[Row]:
             learned = rehearsal_residuals(peers)
             parts = estimates["one run"]["parts"]
             centre = combine(parts, learned.weights)
-            accuracy, low, high = interval(centre, learned.values, learned.values, REHEARSED, row["samples"])
-            found = {"accuracy": accuracy, "low": low, "high": high}
-            estimates = {**estimates, "other targets": record.rounded(found)}
+            accuracy, low, high = interval(centre, off_by(learned.values, learned.values), REHEARSED, row["samples"])
+            estimates = {**estimates, "other targets": {"accuracy": accuracy, "low": low, "high": high}}
         told.append({**row, "estimates": dict(estimates)})
     return told
 

@@ -12,6 +12,7 @@ from graphmsda.selection import SCORES
 
 Row = Mapping[str, Any]
 ESTIMATE = "estimate"
+KINDS = ("one run", "by other benchmarks", "two seeds", "other targets")
 GOOD, POOR = 0.5, 0.2  # mean rank correlation from which a score is of use, and below which it is of none
 CHEAP, DEAR = 0.02, 0.05  # mean regret up to which a score is of use, and from which it is of none
 
@@ -32,7 +33,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, Any]:
             "chance": statistics.mean(
                 max(_truth(group)) - statistics.mean(_truth(group)) for group in targets.values()
             ),
-            "estimates": {kind: estimate_figures(kind, own) for kind in ("one run", "two seeds", "other targets")},
+            "estimates": {kind: estimate_figures(kind, own) for kind in KINDS},
             "estimators": estimator_figures(own),
             "calibration": calibration_figures(own),
         }

@@ -19,8 +19,10 @@ def assert_same(a, b, tolerance=1e-10):
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def make_layers(seed, size, hidden=4, second=3, classes=3):
+def make_layers(seed, size, hidden=4, second=3, classes=3, own_classifier=True):
     shapes = [(size, hidden), (hidden,), (hidden, second), (second,), (second, classes), (classes,)]
+    if not own_classifier:
+        shapes = [(size, hidden), (hidden,), (hidden, classes), (classes,)]
     return fast.Layers(*(slow.make(seed + i, *shape) for i, shape in enumerate(shapes)))
 
 
@@ -59,11 +61,13 @@ def test_prototype_graph_masks_and_has_unit_diagonal(seed, count, size):
     st.integers(1, 4),
     normalisations,
     st.booleans(),
+    st.booleans(),
     st.sampled_from([None, 0, 1, 2]),
 )
-def test_query_logits_equal_the_explicit_graph(seed, domains, classes, batch, size, normalise, two_way, chunk):
+def test_query_logits_equal_the_explicit_graph(seed, domains, classes, batch, size, normalise, two_way, own, chunk):
     queries, prototypes = slow.make(seed, batch, size), slow.make(seed + 1, domains * classes, size)
-    seen, layers = slow.make_mask(seed + 2, domains * classes), make_layers(seed + 3, size, classes=classes)
+    seen = slow.make_mask(seed + 2, domains * classes)
+    layers = make_layers(seed + 3, size, classes=classes, own_classifier=own)
     logits = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=two_way, chunk=chunk)
     for q in range(batch):
         nodes = slow.query_logits(queries[q], prototypes, seen, SIGMA, SCALE, layers, normalise, two_way)
@@ -96,10 +100,10 @@ def test_queries_are_taken_in_the_type_of_what_was_prepared():
 
 
 @small
-@given(seeds, st.integers(2, 6), st.integers(2, 7), st.integers(1, 4), normalisations)
-def test_prototype_logits_equal_the_explicit_graph(seed, domains, classes, size, normalise):
+@given(seeds, st.integers(2, 6), st.integers(2, 7), st.integers(1, 4), normalisations, st.booleans())
+def test_prototype_logits_equal_the_explicit_graph(seed, domains, classes, size, normalise, own):
     prototypes, seen = slow.make(seed, domains * classes, size), slow.make_mask(seed + 2, domains * classes)
-    layers = make_layers(seed + 3, size, classes=classes)
+    layers = make_layers(seed + 3, size, classes=classes, own_classifier=own)
     graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
     expected = slow.prototype_logits(prototypes, seen, SIGMA, SCALE, layers, normalise)
     assert_same(fast.prototype_logits(prototypes, graph, layers, normalise=normalise), expected)

@@ -68,7 +68,8 @@ def normalise_matrix(matrix, normalise, degrees):
 
 def network(matrix, nodes, layers):
     hidden = torch.relu(matrix @ nodes @ layers.w1 + layers.b1)
-    return torch.relu(matrix @ hidden @ layers.w2 + layers.b2) @ layers.w + layers.b
+    second = matrix @ hidden @ layers.w2 + layers.b2
+    return second if layers.w is None else torch.relu(second) @ layers.w + layers.b
 
 
 def query_logits(query, prototypes, present, sigma, scale, layers, normalise, two_way):

@@ -55,6 +55,23 @@ def test_terms_have_names_and_are_finite() -> None:
         assert 0 <= float(phase.shown["adjacency"]) <= 1
 
 
+def test_the_second_convolution_may_be_the_classifier() -> None:
+    method = new(own_classifier=False)
+    assert method.classifier is None
+    assert method.convolution_2.out_features == CLASSES
+    phase = one_phase(method, batch())
+    sum(phase.terms.values()).backward()
+    assert method.convolution_2.weight.grad is not None
+    assert method.convolution_2.weight.grad.any()
+    assert method.predict(torch.ones(2, method.backbone.features)).shape == (2, CLASSES)
+
+
+def test_what_a_query_hears_is_the_weight_of_its_edges() -> None:
+    near, far = (float(step(new(sigma=sigma), batch()).shown["heard"]) for sigma in (10.0, 0.01))
+    assert near == pytest.approx(2 * CLASSES, rel=0.1)  # all prototypes of both sources, with a weight of nearly 1
+    assert far < 0.1
+
+
 def test_prototypes_are_stored_without_gradient_and_train_all_the_same() -> None:
     method = new()
     phase = one_phase(method, batch())

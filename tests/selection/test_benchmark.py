@@ -13,11 +13,13 @@ import pytest
 
 from graphmsda.cli import main
 from graphmsda.selection import SCORES
+from graphmsda.selection.combination import HELD_OUT, Off, combine, interval
 from tests.test_readme import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 
 import selection
+import selection_prior
 import selection_tables
 
 PARTS = {"transport": 0.7, "thresholded-confidence": 0.8}
@@ -27,7 +29,8 @@ def row(target: str, method: str, accuracy: float, *, guess: float, seed: int = 
     """A run whose scores rank it by its accuracy, but for entropy, which does the opposite."""
     scores = {name: accuracy if score.higher else -accuracy for name, score in SCORES.items()}
     scores["entropy"] = accuracy
-    interval = {"accuracy": guess, "low": guess - 0.05, "high": guess + 0.05, "parts": PARTS}
+    off = {"players": 3, "mean": 0.2, "squares": 0.4}
+    said = {"accuracy": guess, "low": guess - 0.05, "high": guess + 0.05, "parts": PARTS, "off": off}
     return {
         "run": f"{target}/{method}-{seed}",
         "benchmark": "demo",
@@ -37,7 +40,7 @@ def row(target: str, method: str, accuracy: float, *, guess: float, seed: int = 
         "accuracy": accuracy,
         "true_logit": 1.0,
         "scores": scores,
-        "estimates": {"one run": interval},
+        "estimates": {"one run": said},
         "calibration": {"temperature": 1.0, "sources": [0.1, 0.05], "target": [0.2, 0.15]},
         "commit": "abc",
         "hardware": "here",
@@ -81,6 +84,26 @@ def test_other_targets_stand_in_for_rehearsals() -> None:
     assert found["low"] < found["accuracy"] < found["high"]
     alone = [one for one in rows() if one["target"] == "a"]
     assert all(set(one["estimates"]) == {"one run"} for one in selection.with_other_targets(alone))
+
+
+def test_rows_tell_again_what_the_estimate_says() -> None:
+    one = row("a", "mrf", 0.7, guess=0.9)
+    kept = one["estimates"]["one run"]
+    told = selection_prior.retold([one])[0]["estimates"]
+    assert set(told) == {"one run"}  # there is no other benchmark
+    expected = interval(combine(PARTS), Off(**kept["off"]), HELD_OUT, 100)
+    assert tuple(told["one run"][name] for name in ("accuracy", "low", "high")) == expected
+
+
+def test_a_prior_is_of_the_other_benchmarks() -> None:
+    """Truths far below what all estimators say, in one benchmark, make the prior of the other pessimistic."""
+    low = [row(target, "mrf", 0.5, guess=0.9) | {"true_logit": -1.0, "benchmark": "low"} for target in "abc"]
+    high = [row(target, "mrf", 0.9, guess=0.9) | {"true_logit": 2.5, "benchmark": "high"} for target in "abc"]
+    assert selection_prior.fit(low).bias < selection_prior.fit([*low, *high]).bias < selection_prior.fit(high).bias
+    told = selection_prior.retold([*low, *high])
+    found = {one["benchmark"]: one["estimates"]["by other benchmarks"] for one in told}
+    assert found["low"]["accuracy"] > found["high"]["accuracy"]
+    assert found["high"]["prior"][0] == selection_prior.fit(low).bias
 
 
 def test_page(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_ranks_by_all_scores(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "what each score would choose:" in out
     for name in SCORES:
         assert name in out
-    assert "calibrated on the embedded demo alone" in out
+    assert "calibrated on earlier benchmarks alone" in out
 
 
 @pytest.mark.parametrize("by", ["entropy", "source-accuracy", "estimate"])

@@ -15,7 +15,17 @@ from graphmsda import EvalSet, Task, UserError, fit
 from graphmsda.data.named import NamedTask
 from graphmsda.run import Run
 from graphmsda.selection import Estimate, Evidence, estimate, gather
-from graphmsda.selection.combination import ERRORS, HELD_OUT, Prior, combine, interval, learned_weights, logit
+from graphmsda.selection.combination import (
+    ERRORS,
+    HELD_OUT,
+    NOBODY,
+    Prior,
+    combine,
+    interval,
+    learned_weights,
+    logit,
+    off_by,
+)
 from graphmsda.selection.residuals import rehearsal_residuals, source_residuals
 from graphmsda.tune import tune
 from tests.figures.helpers import untrained
@@ -49,7 +59,7 @@ def held_out(task: Task) -> NamedTask:
 
 def test_interval_is_the_predictive_distribution() -> None:
     residuals, prior = [0.2, -0.4, 0.1], Prior(-0.3, 0.5, 4)
-    accuracy, low, high = interval(1.0, residuals, residuals, prior, 50)
+    accuracy, low, high = interval(1.0, off_by(residuals, residuals), prior, 50)
     mean = sum(residuals) / 3
     weight = 4 + 3
     bias = (4 * -0.3 + 3 * mean) / weight
@@ -61,19 +71,20 @@ def test_interval_is_the_predictive_distribution() -> None:
 
 
 def test_interval_without_players_is_the_prior() -> None:
-    accuracy, low, high = interval(2.0, [], [], HELD_OUT, 1000)
+    accuracy, low, high = interval(2.0, NOBODY, HELD_OUT, 1000)
     assert 0 < low < accuracy < high < 1
     assert logit(accuracy) == pytest.approx(2.0 + HELD_OUT.bias)
 
 
 def test_scattered_residuals_make_it_wider() -> None:
-    narrow = interval(1.5, [0.1, 0.1, 0.1], [0.1, 0.1, 0.1], HELD_OUT, 1000)
-    wide = interval(1.5, [0.1, 0.1, 0.1], [-1.5, 0.1, 1.7], HELD_OUT, 1000)
+    prior = Prior(-0.3, 0.5, 4)
+    narrow = interval(1.5, off_by([0.1, 0.1, 0.1], [0.1, 0.1, 0.1]), prior, 1000)
+    wide = interval(1.5, off_by([0.1, 0.1, 0.1], [-1.5, 0.1, 1.7]), prior, 1000)
     assert wide[2] - wide[1] > 1.5 * (narrow[2] - narrow[1])
 
 
 def test_few_samples_make_it_wider() -> None:
-    many, few = interval(1.5, [], [], HELD_OUT, 4000), interval(1.5, [], [], HELD_OUT, 10)
+    many, few = (interval(1.5, NOBODY, Prior(-0.3, 0.5, 4), samples) for samples in (4000, 10))
     assert few[2] - few[1] > 1.3 * (many[2] - many[1])
 
 
@@ -115,7 +126,7 @@ def test_residuals_of_the_run_itself() -> None:
 def test_says_what_it_is_calibrated_on(trained: tuple[Task, torch.Tensor, Run, Run]) -> None:
     task, labels, run, other = trained
     cheap = estimate(run, task)
-    assert cheap.calibrated_on.startswith("the embedded demo alone")
+    assert cheap.calibrated_on.startswith("earlier benchmarks alone")
     held = estimate(run, held_out(task))
     assert held.calibrated_on.startswith("the held-out parts of a, b, c")
     assert set(held.parts) == set(ERRORS) - {"agreement"}
@@ -159,7 +170,7 @@ def test_one_source_is_legal() -> None:
     single = Task(task.sources[:1], task.target, task.classes)
     run = untrained("mrf", domains=single.domains, classes=single.classes)
     named = NamedTask(single, EvalSet("t", task.target.x[:], torch.zeros(60, dtype=torch.int64)), {}, {}, [])
-    assert "embedded demo alone" in estimate(run, named).calibrated_on
+    assert "earlier benchmarks alone" in estimate(run, named).calibrated_on
     held = dataclasses.replace(named, validation={"a": EvalSet("a", task.sources[0].x, task.sources[0].y)})
     assert estimate(run, held).calibrated_on.endswith("since there is one source")
 

@@ -16,7 +16,18 @@ from typing import Any
 from graphmsda.data.named import NamedTask
 from graphmsda.domains import Task
 from graphmsda.run import Run
-from graphmsda.selection.combination import HELD_OUT, LEVEL, REHEARSED, TRAINED_ON, Prior, combine, interval
+from graphmsda.selection.combination import (
+    HELD_OUT,
+    LEVEL,
+    NOBODY,
+    REHEARSED,
+    TRAINED_ON,
+    Off,
+    Prior,
+    combine,
+    interval,
+    off_by,
+)
 from graphmsda.selection.data import RunData, find_data
 from graphmsda.selection.evidence import Evidence
 from graphmsda.selection.gather import gather
@@ -34,6 +45,7 @@ class Estimate:
         high: Upper end of the interval.
         parts: What each estimator says by itself.
         calibrated_on: What the interval was learned from, for people.
+        off: What the estimators together were off by on the sources.
         level: How often such an interval is to hold the truth.
     """
 
@@ -42,6 +54,7 @@ class Estimate:
     high: float
     parts: Mapping[str, float]
     calibrated_on: str
+    off: Off = NOBODY
     level: float = LEVEL
 
     @property
@@ -56,7 +69,7 @@ class Estimate:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return dataclasses.asdict(self) | {"parts": dict(self.parts)}
+        return dataclasses.asdict(self) | {"parts": dict(self.parts), "off": self.off._asdict()}
 
 
 def estimate(
@@ -105,12 +118,13 @@ def estimate(
         learned = f"{rehearsed.runs} rehearsals in which {', '.join(rehearsed.players)} played the target"
     elif not found.held_out:
         prior = TRAINED_ON
-        learned = "the embedded demo alone, since the sources have no samples that training did not see"
+        learned = "earlier benchmarks alone, since the sources have no samples that training did not see"
     elif len(found.sources) == 1:
-        learned = "the embedded demo alone, since there is one source"
+        learned = "earlier benchmarks alone, since there is one source"
     else:
         own, moved = source_residuals(found, other)
         names = ", ".join(part.name for part in found.sources)
-        learned = f"the held-out parts of {names}, each judged by the others, and the embedded demo"
-    accuracy, low, high = interval(combine(parts, weights), moved, own, prior, len(found.target))
-    return Estimate(accuracy, low, high, parts, learned)
+        learned = f"the held-out parts of {names}, each judged by the others, and earlier benchmarks"
+    off = off_by(moved, own)
+    accuracy, low, high = interval(combine(parts, weights), off, prior, len(found.target))
+    return Estimate(accuracy, low, high, parts, learned, off)

@@ -20,7 +20,7 @@ from graphmsda.selection.scores import SCORES
 from graphmsda.tables import new_table, render
 
 ESTIMATE = "estimate"
-DEFAULT = "transport"  # what docs/selection.md recommends
+DEFAULT = "mixval"  # what docs/selection.md recommends
 
 
 @dataclass(frozen=True)
