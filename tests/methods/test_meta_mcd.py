@@ -26,6 +26,7 @@ def new(name: str = "meta-mcd", sources: int = SOURCES, **given: object) -> MCD:
     backbone = build_backbone("mlp", (5,), sources + 1, dropout=0.0)
     method = build_method(name, backbone, CLASSES, sources + 1, complete_parameters(name, given)).double()
     assert isinstance(method, MCD)
+    method.stage = method.stages[0][0] if method.stages else ""
     return method
 
 
@@ -121,6 +122,15 @@ def test_the_source_risk_and_the_risk_after_a_rehearsal_share_a_step() -> None:
     torch.testing.assert_close(phases[0].terms["source"], 0.7 * plain[0].terms["source"])
 
 
+def test_only_the_first_stage_rehearses() -> None:
+    method = new(start=0.25)
+    assert method.stages == (("start", 0.25), ("adapt", 0.75))
+    assert "meta" in next(iter(method.phases(make_batch()))).terms
+    method.stage = "adapt"
+    assert "meta" not in next(iter(method.phases(make_batch()))).terms
+    assert new(start=1.0).stages == (("start", 1.0),)
+
+
 def test_a_rehearsal_leaves_no_trace() -> None:
     """Running statistics are those that MCD's own step has left."""
     method, plain, batch = new(), new("mcd"), make_batch()
@@ -131,8 +141,9 @@ def test_a_rehearsal_leaves_no_trace() -> None:
         assert torch.equal(tensor, expected[name]), name
 
 
-def test_without_a_rehearsal_it_is_mcd() -> None:
-    one, two = new(meta_share=0.0), new("mcd")
+@pytest.mark.parametrize("given", [{"meta_share": 0.0}, {"start": 0.0}])
+def test_without_a_rehearsal_it_is_mcd(given: dict[str, object]) -> None:
+    one, two = new(**given), new("mcd")
     for seed in range(2):
         for method in (one, two):
             descend(method, make_batch(seed), 0.05)

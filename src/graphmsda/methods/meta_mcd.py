@@ -30,19 +30,21 @@ class MetaMCD(MCD):
     In each batch one source, drawn at random, plays the target. From the weights :math:`\Theta_0` as they are, J
     iterations of MCD with the other sources lead to :math:`\Theta_J`; the risk there on the labels of the one that
     played the target moves :math:`\Theta_0`. The path is held constant (the paper's shortest-path gradient), so no
-    second derivative is taken. Meta-learning and adaptation take turns, as in the paper's online form.
+    second derivative is taken. In the first stage meta-learning and adaptation take turns, as in the paper's online
+    form; in the second MCD goes on from there alone.
 
     Departures: the turns change with every batch, and the meta-gradient shares the step A of MCD with the source risk,
     as a weighted mean of both. In a step of its own, or added in full, it was worse than MCD, perhaps since one
-    optimiser scales all steps, C among them, by the size of past gradients (docs/fidelity.md). The rehearsal takes
-    plain gradient steps. With a single source the rehearsal is with the target itself and its risk that of the
-    source.
+    optimiser scales all steps, C among them, by the size of past gradients; and so it was in all of the training
+    instead of its first stage (docs/fidelity.md). The rehearsal takes plain gradient steps. With a single source the
+    rehearsal is with the target itself and its risk that of the source.
 
     Args:
         generator_steps: Steps of the network (C) for each batch, n.
         discrepancy_weight: Weight of the discrepancy that classifiers seek in B.
         balance_weight: Weight of the term in A and B that keeps target predictions spread over all classes.
-        meta_share: Share of the risk after a rehearsal in step A, from 0 to 1; 0 leaves MCD alone.
+        start: Share of the training that the first stage takes; 0 leaves MCD alone.
+        meta_share: Share of the risk after a rehearsal in step A, from 0 to 1.
         inner_steps: Iterations of MCD in a rehearsal, J.
         inner_lr: Learning rate of the rehearsal.
     """
@@ -56,6 +58,7 @@ class MetaMCD(MCD):
         generator_steps: int = 4,
         discrepancy_weight: float = 1.0,
         balance_weight: float = 0.0,
+        start: float = 0.15,
         meta_share: float = 0.5,
         inner_steps: int = 1,
         inner_lr: float = 0.01,
@@ -68,15 +71,18 @@ class MetaMCD(MCD):
             discrepancy_weight=discrepancy_weight,
             balance_weight=balance_weight,
         )
+        require(0 <= start <= 1, "start", start, "a number from 0 to 1")
         require(0 <= meta_share <= 1, "meta_share", meta_share, "a number from 0 to 1")
         require(inner_steps >= 0, "inner_steps", inner_steps, "a whole number from 0")
         require(inner_lr >= 0, "inner_lr", inner_lr, "a number not below 0")
         self.meta_share, self.inner_steps, self.inner_lr = meta_share, inner_steps, inner_lr
+        stages = (("start", start), ("adapt", 1 - start))
+        self.stages = tuple(stage for stage in stages if stage[1] > 0)
 
     def phases(self, batch: Batch) -> Iterator[Phase]:
         """The steps of MCD, the first of them with the risk after a rehearsal."""
         steps = super().phases(batch)
-        if self.meta_share > 0:
+        if self.stage == "start" and self.meta_share > 0:
             rehearsed, judged = rehearsal(batch)
             # Running statistics belong to the true domains: a rehearsal has copies, which are thrown away.
             buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}
