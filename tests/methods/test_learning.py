@@ -1,7 +1,7 @@
 """Every method learns: on the embedded data none falls behind Source-only, and what its paper claims shows.
 
-The grid takes about half an hour on two cores, so it is marked slow. A folder named in ``GRAPHMSDA_LEARNING_STUDY`` keeps
-it: a stopped test goes on there, and `graphmsda study show` prints it.
+The grid takes about half an hour on two cores, so it is marked slow. A folder named in ``GRAPHMSDA_LEARNING_STUDY``
+keeps it: a stopped test goes on there, and `graphmsda study show` prints it.
 """
 
 from __future__ import annotations
