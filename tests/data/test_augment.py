@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
@@ -23,7 +22,7 @@ def images(n: int = 6, height: int = 24, width: int = 20) -> Tensor:
     return torch.randint(0, 256, (n, 3, height, width), dtype=torch.uint8, generator=generator(9))
 
 
-@pytest.mark.parametrize("view", [weak, strong, partial(strong, filtered=1.0)])
+@pytest.mark.parametrize("view", [weak, strong])
 @pytest.mark.parametrize("flip", [True, False])
 def test_range_type_and_input_are_kept(view: Callable[..., Tensor], flip: bool) -> None:
     x = images()
@@ -212,17 +211,6 @@ def test_each_image_is_strong_with_its_own_probability() -> None:
     assert (weak_ones["threshold"] == 2).all()
     assert (weak_ones["bits"] == 8).all()
     assert (weak_ones["angle"].abs() <= 5).all()
-
-
-def test_filters_are_drawn_for_a_share_of_the_strong_views() -> None:
-    share = torch.cat([torch.zeros(2000), torch.ones(4000)])
-    drawn = plan(share, 6000, generator(), flip=False, filtered=0.25)
-    assert not drawn["filtered"][:2000].any()
-    assert (drawn["filtered"][2000:] > 0).float().mean() == pytest.approx(0.25, abs=0.03)
-    assert float(drawn["kernel"].var()) == pytest.approx(1 / 27, rel=0.02)
-    assert "kernel" not in plan(share, 6000, generator(), flip=False)
-    x = images(8)
-    assert not torch.equal(strong(x, generator(), flip=False), strong(x, generator(), flip=False, filtered=1.0))
 
 
 def test_without_probabilities_all_views_are_weak() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
@@ -32,11 +31,6 @@ def each(*values: float) -> Tensor:
 
 def ones(x: Tensor) -> Tensor:
     return torch.ones(len(x), device=x.device)
-
-
-def filters(x: Tensor) -> Tensor:
-    generator = None if x.device.type == "meta" else torch.Generator().manual_seed(1)
-    return torch.randn(len(x), 3, 3, 3, 3, generator=generator, device=x.device)
 
 
 FACTORS = (0.0, 0.4, 1.0, 1.7)
@@ -147,7 +141,6 @@ IDENTITIES: dict[str, Callable[[Tensor], Tensor]] = {
     "sharpen": lambda x: pixels.sharpen(x, ones(x)),
     "blur": lambda x: pixels.blur(x, 0 * ones(x), radius=3),
     "cut_out": lambda x: pixels.cut_out(x, (ones(x) / 2, ones(x) / 2), 0 * ones(x)),
-    "mix_filtered": lambda x: pixels.mix_filtered(x, filters(x), 0 * ones(x), reach=2),
 }
 
 
@@ -167,7 +160,6 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sharpen": lambda x: pixels.sharpen(x, 1.9 * ones(x)),
     "blur": lambda x: pixels.blur(x, ones(x), radius=2),
     "cut_out": lambda x: pixels.cut_out(x, (ones(x) / 2, ones(x) / 2), 0.4 * ones(x)),
-    "mix_filtered": lambda x: pixels.mix_filtered(x, filters(x), 0.8 * ones(x), reach=2),
 }
 
 
@@ -188,17 +180,6 @@ def test_range_and_input_are_kept(name: str, size: tuple[int, int]) -> None:
 def test_shapes_on_another_device(name: str) -> None:
     with torch.device("meta"):
         assert OPERATIONS[name](torch.empty(N, 3, 8, 8)).shape == (N, 3, 8, 8)
-
-
-@pytest.mark.parametrize("reach", [1, 3])
-def test_filters_are_convolutions_about_the_mean_colour(reach: int) -> None:
-    x = 0.4 + 0.2 * torch.rand(N, 3, 11, 13)
-    kernel = filters(x) / 5  # so that nothing leaves the range
-    mean = x.mean((2, 3), keepdim=True)
-    wide = F.pad(x - mean, (reach,) * 4, mode="reflect")
-    made = [F.conv2d(one[None], weights, dilation=reach)[0] for one, weights in zip(wide, kernel, strict=True)]
-    expected = 0.25 * x + 0.75 * (torch.stack(made) + mean)
-    torch.testing.assert_close(pixels.mix_filtered(x, kernel, 0.75 * ones(x), reach=reach), expected)
 
 
 def test_cut_out_covers_the_square_asked_for() -> None:

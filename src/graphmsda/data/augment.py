@@ -7,9 +7,7 @@ waits for the device, so a step that makes views can be captured.
 The policy is of the kind of RandAugment (Cubuk et al., NeurIPS 2020), with cutout as in FixMatch (Sohn et al., NeurIPS
 2020): each image draws `count` of `OPERATIONS`, each at a random strength. Each operation passes over the whole batch
 once, in a fixed order, with parameters that change nothing for images that did not draw it. Equalise is left out;
-invert, grayscale, hue and blur, which set domains apart, are in. On top of it a share of the strong views may be mixed
-with what a random linear filter makes of the image, which keeps shapes and changes texture and colour (RandConv; Xu et
-al., ICLR 2021).
+invert, grayscale, hue and blur, which set domains apart, are in.
 """
 
 from __future__ import annotations
@@ -20,18 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graphmsda.data.pixels import (
-    affine,
-    autocontrast,
-    blur,
-    cut_out,
-    jitter,
-    mix_filtered,
-    posterise,
-    sharpen,
-    solarise,
-    turn_hue,
-)
+from graphmsda.data.pixels import affine, autocontrast, blur, cut_out, jitter, posterise, sharpen, solarise, turn_hue
 
 # Largest change of each operation at magnitude 1; None for those that are either on or off.
 OPERATIONS: dict[str, float | None] = {
@@ -71,14 +58,7 @@ def weak(x: Tensor, generator: torch.Generator, *, flip: bool, magnitude: float 
 
 
 def strong(
-    x: Tensor,
-    generator: torch.Generator,
-    *,
-    flip: bool,
-    count: int = 3,
-    magnitude: float = 1.0,
-    cutout: float = CUTOUT,
-    filtered: float = 0.0,
+    x: Tensor, generator: torch.Generator, *, flip: bool, count: int = 3, magnitude: float = 1.0, cutout: float = CUTOUT
 ) -> Tensor:
     """Apply a weak view's changes, `count` of `OPERATIONS` to each image, and cover a square of it.
 
@@ -89,15 +69,11 @@ def strong(
         count: Operations drawn for each image.
         magnitude: Largest strength, from 0 (nothing happens) to 1; more is possible.
         cutout: Largest side of the square, as a fraction of the image's.
-        filtered: Share of the images that a random filter is applied to.
     """
-    plan = _strong_parameters(len(x), generator, flip, count, magnitude, cutout)
-    return change(x, plan | _filters(len(x), generator, filtered), flip)
+    return change(x, _strong_parameters(len(x), generator, flip, count, magnitude, cutout), flip)
 
 
-def plan(
-    share: Tensor | None, n: int, generator: torch.Generator, *, flip: bool, filtered: float = 0.0
-) -> dict[str, Tensor]:
+def plan(share: Tensor | None, n: int, generator: torch.Generator, *, flip: bool) -> dict[str, Tensor]:
     """Draw what `change` is to do to `n` images, each of which gets a strong view with a probability of its own.
 
     Args:
@@ -105,13 +81,11 @@ def plan(
         n: The number of images.
         generator: Source of random numbers, on the images' device.
         flip: Whether a mirrored image keeps its class.
-        filtered: Share of the strong views that a random filter is applied to.
     """
     if share is None:
         return _weak_parameters(n, generator, flip, 1.0)
     chosen = torch.rand(n, generator=generator, device=generator.device) < share
-    plan = _strong_parameters(n, generator, flip, 3, 1.0, CUTOUT, chosen)
-    return plan | _filters(n, generator, filtered, chosen)
+    return _strong_parameters(n, generator, flip, 3, 1.0, CUTOUT, chosen)
 
 
 def corrupt(x: Tensor, generator: torch.Generator, share: float = CORRUPTED) -> Tensor:
@@ -202,16 +176,6 @@ def _strong_parameters(
     }
 
 
-def _filters(n: int, generator: torch.Generator, often: float, chosen: Tensor | None = None) -> dict[str, Tensor]:
-    """Draw filters that keep the variance of independent pixels, and how much of each image they make up."""
-    if not often:
-        return {}
-    kernel = torch.randn(n, 3, 3, 3, 3, generator=generator, device=generator.device) / 27**0.5
-    drawn, share = torch.rand(2, n, generator=generator, device=generator.device)
-    drawn = (drawn < often) if chosen is None else (drawn < often) & chosen
-    return {"kernel": kernel, "filtered": torch.where(drawn, 1 - share.square(), 0.0)}  # mostly nearly all of it
-
-
 def change(x: Tensor, plan: dict[str, Tensor], flip: bool) -> Tensor:
     """Change images as planned (`plan`): the whole batch at once, on a CPU in blocks that stay in its cache."""
     if not len(x):
@@ -241,8 +205,6 @@ def _apply_block(images: Tensor, plan: dict[str, Tensor], flip: bool) -> Tensor:
         x = sharpen(posterise(x, plan["bits"]), plan["sharpness"])
         largest = _largest_blur(x)
         x = blur(x, plan["blur"] * largest, radius=round(2 * largest))
-        if "kernel" in plan:
-            x = mix_filtered(x, plan["kernel"], plan["filtered"], reach=max(1, min(x.shape[-2:]) // 64))
         x = cut_out(x, (plan["centre_x"], plan["centre_y"]), plan["covered"])
     return x.mul_(255).round_().to(torch.uint8) if images.dtype == torch.uint8 else x.to(images.dtype)
 

@@ -144,30 +144,6 @@ def blur(x: Tensor, sigma: Tensor, *, radius: int) -> Tensor:
     return x
 
 
-def mix_filtered(x: Tensor, kernel: Tensor, share: Tensor, *, reach: int) -> Tensor:
-    """Mix images with what a linear filter of their own makes of them, about their mean colour.
-
-    Args:
-        x: The images.
-        kernel: Weights of the filters, ``(N, 3, 3, 3, 3)``: to a channel, from a channel, row and column.
-        share: Share of the filtered image; 0 leaves an image as it is.
-        reach: Pixels from one row or column of a kernel to the next.
-    """
-    height, width = x.shape[-2:]
-    reach = min(reach, height - 1, width - 1)
-    if reach < 1:
-        return x
-    mean = x.mean((2, 3), keepdim=True)
-    wide = F.pad(x - mean, (reach,) * 4, mode="reflect")
-    out = mean.expand_as(x).flatten(2)
-    weights = kernel.to(x.dtype)
-    for row in range(3):
-        for column in range(3):
-            part = wide.narrow(2, row * reach, height).narrow(3, column * reach, width)
-            out = torch.baddbmm(out, weights[..., row, column], part.flatten(2))
-    return x.lerp(out.view_as(x).clamp_(0, 1), _each(share.to(x.dtype)))
-
-
 def cut_out(x: Tensor, centre: tuple[Tensor, Tensor], side: Tensor, *, fill: float = 0.5) -> Tensor:
     """Cover a square: `centre` (across, down) and `side` are fractions of width and height; 0 covers nothing."""
     height, width = x.shape[-2:]

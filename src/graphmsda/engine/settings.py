@@ -51,7 +51,6 @@ class Settings:
         "mixed",
         "strong",
     )
-    filtered: float = option(0.0, "share of strong views that a random linear filter is applied to")
     dropout: float = option(0.5, "dropout inside the backbone, where it has any")
     epochs: int = option(30, "passes over the largest source")
     steps_per_epoch: int = option(0, "steps of an epoch (0: one pass over the largest source)")
@@ -95,7 +94,6 @@ class Settings:
         rates = ("lr", "head_lr", "weight_decay", "clip")
         for name in ("steps_per_epoch", "batch_size", *rates, "checkpoint_seconds"):
             _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "a number not below 0")
-        _require(0 <= self.filtered <= 1, "filtered", self.filtered, "a number from 0 to 1")
         for name in ("dropout", "average"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "a number from 0 to below 1")
 

@@ -159,8 +159,7 @@ class Training:
             parts, shares = [*parts, target], [*shares, 1.0]
         images = torch.cat(parts)
         chances = [x.new_full((len(x),), share, dtype=torch.float32) for x, share in zip(parts, shares, strict=True)]
-        chance = torch.cat(chances) if any(shares) else None
-        plan = augment.plan(chance, len(images), generator, flip=self.flip, filtered=self.settings.filtered)
+        plan = augment.plan(torch.cat(chances) if any(shares) else None, len(images), generator, flip=self.flip)
         seen = list(torch.split(self.change(images, plan, self.flip), [len(part) for part in parts]))
         strong = seen.pop() if self.method.views else None
         return (seen[:-1], seen[-1], strong) if seen else (sources, target, strong)
