@@ -134,6 +134,7 @@ def test_keyboard_and_screen_reader(browser: Any, address: str, complaints: list
     tree = page.locator("body").aria_snapshot()
     for part in ('heading "Classify images" [level=1]', "status", "Choose images, drop them anywhere"):
         assert part in tree, tree
-    with page.expect_file_chooser(timeout=5000):
+    with page.expect_file_chooser(timeout=30_000):
+        page.evaluate("document.activeElement.id")  # a way there and back: by then the browser knows who waits
         page.keyboard.press("Space")
     assert complaints == []
