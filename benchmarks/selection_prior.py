@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from graphmsda.selection.combination import HELD_OUT, Off, Prior, combine, interval
+from graphmsda.selection.combination import HELD_OUT, Off, Prior, combine, interval, predictive
 
 Row = Mapping[str, Any]
 BIASES = [-number / 10 for number in range(21)]
@@ -30,20 +30,15 @@ def fit(rows: Sequence[Row], weight: float = HELD_OUT.weight) -> Prior:
     The density is the predictive one of `graphmsda.selection.combination.interval`, on the logit scale.
     """
     kept = [row["estimates"]["one run"] for row in rows]
-    centre = np.array([combine(one["parts"]) for one in kept])
-    players, mean, squares = np.array([list(Off(**one["off"])) for one in kept]).T
-    samples = np.array([row["samples"] for row in rows])
+    known = [(combine(one["parts"]), Off(**one["off"]), row["samples"]) for one, row in zip(kept, rows, strict=True)]
     truth = np.array([row["true_logit"] for row in rows])
     names = [row["benchmark"] for row in rows]
     share = np.array([1 / names.count(name) for name in names])
-    total = weight + players
 
     def likelihood(prior: Prior) -> float:
-        bias = (weight * prior.bias + players * mean) / total
-        scatter = weight * prior.spread**2 + squares + weight * players / total * (mean - prior.bias) ** 2
-        accuracy = 1 / (1 + np.exp(-centre - bias))
-        scale = np.sqrt(scatter / total * (1 + 1 / total) + 1 / (samples * accuracy * (1 - accuracy)))
-        return float((share * student.logpdf(truth, total, centre + bias, scale)).sum())
+        told = [predictive(centre, off, prior, samples) for centre, off, samples in known]
+        location, scale, freedom = np.array(told).T
+        return float((share * student.logpdf(truth, freedom, location, scale)).sum())
 
     return max((Prior(bias, spread, weight) for bias, spread in itertools.product(BIASES, SPREADS)), key=likelihood)
 

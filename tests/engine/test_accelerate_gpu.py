@@ -167,8 +167,8 @@ def test_fetched_data_give_what_resident_ones_give(method: str, kind: str) -> No
     ("method", "kind"), [("crf", "captured"), ("mrf", "captured"), ("source-only", "compiled"), ("mrf", "compiled")]
 )
 def test_a_resumed_run_ends_with_the_same_bits(method: str, kind: str, tmp_path: Path) -> None:
-    # The compiled gradient of looking up MRF's wrong edges adds atomically, in whatever order: two runs from the start
-    # differ by as much. It stays in the last bits over so few steps.
+    # Two compiled runs of MRF from the start differ in their last bits on a GPU, so no more can be asked of resumed
+    # ones. Likely the gradient of looking up wrong edges, which is compiled to atomic additions in any order.
     tolerance = {"rtol": 1e-4, "atol": 1e-6} if (method, kind) == ("mrf", "compiled") else {"rtol": 0, "atol": 0}
     whole = start(method=method, optimiser="adam")
     step = way(whole, Tally(), kind)

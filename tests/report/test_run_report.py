@@ -286,4 +286,6 @@ def test_the_most_disputed_come_first(image_runs: dict[str, Path]) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_report(image_data: Path, tmp_path: Path, method: str) -> None:
     places = [image_data / f"{name}.npz" for name in ("one", "two", "goal")]
-    Tree(run_report(train(tmp_path, method, places[:2], places[2]), data=str(places[2])))
+    text = run_report(train(tmp_path, method, places[:2], places[2]), data=str(places[2]))
+    Tree(text)  # refuses what is not closed
+    assert method in text

@@ -98,7 +98,7 @@ def query_logits(
     With :math:`U = C W_1`, :math:`u_q = z_q W_1`, the query's edges :math:`s_q` and the prototypes' block :math:`A`,
 
     .. math::
-        H_q &= \mathrm{relu}(A U + s_q u_q^\top + b_1), \quad h_q = \mathrm{relu}(s_q^\top U + u_q + b_1) \
+        H_q &= \mathrm{relu}(A U + s_q u_q^\top + b_1), \quad h_q = \mathrm{relu}(s_q^\top U + u_q + b_1) \\
         \text{logits}_q &= \mathrm{relu}\big( (s_q^\top H_q + h_q) W_2 + b_2 \big) W + b
 
     are the rows that the query's class depends on in the full graph of n + 1 nodes, whose self-weights are 1. With

@@ -111,14 +111,20 @@ def interval(centre: float, off: Off, prior: Prior, samples: int) -> tuple[float
     """
     from scipy.stats import t as student
 
+    location, scale, weight = predictive(centre, off, prior, samples)
+    half = float(student.ppf((1 + LEVEL) / 2, weight)) * scale
+    return sigmoid(location), sigmoid(location - half), sigmoid(location + half)
+
+
+def predictive(centre: float, off: Off, prior: Prior, samples: int) -> tuple[float, float, float]:
+    """Return location, scale and degrees of freedom of the distribution that `interval` is of, on the logit scale."""
     weight = prior.weight + off.players
     bias = (prior.weight * prior.bias + off.players * off.mean) / weight
     squares = prior.weight * prior.spread**2 + off.squares
     squares += prior.weight * off.players / weight * (off.mean - prior.bias) ** 2
     accuracy = sigmoid(centre + bias)
     variance = squares / weight * (1 + 1 / weight) + 1 / (samples * accuracy * (1 - accuracy))
-    half = float(student.ppf((1 + LEVEL) / 2, weight)) * math.sqrt(variance)
-    return accuracy, sigmoid(centre + bias - half), sigmoid(centre + bias + half)
+    return centre + bias, math.sqrt(variance), weight
 
 
 def sigmoid(value: float) -> float:
