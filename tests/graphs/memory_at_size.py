@@ -16,18 +16,17 @@ def crf(embedding, c, seen, labels, domain, layers, normalise):
     domains, classes, _ = c.shape
     scale = prototypes.distance_scale(c, seen, reading="relative")
     flat = c.flatten(0, 1)
-    graph = relation.prototype_graph(flat, sigma=0.5, scale=scale, seen=seen.flatten())
-    edges = relation.adjacency(embedding, flat, sigma=0.5, scale=scale) * seen.flatten()
-    logits = relation.query_logits(
-        embedding, flat, graph, edges, layers, normalise=normalise, two_way=True, dropout=0.5, training=True
+    graph = relation.connect(embedding, flat, seen.flatten(), sigma=0.5, scale=scale)
+    logits, own = relation.node_logits(
+        embedding, graph, layers, normalise=normalise, two_way=True, dropout=0.5, training=True
     )
-    own = relation.prototype_logits(flat, graph, layers, normalise=normalise)
+    members = prototypes.one_hot(domain * classes + labels, len(flat))
     return (
         constraints.source_risk([logits.log_softmax(1)], [labels])
         + constraints.target_entropy(logits.log_softmax(1))
         + constraints.prototype_risk(own, torch.arange(classes).repeat(domains), seen.flatten())
-        + constraints.global_alignment(graph, domains, seen=seen)
-        + constraints.local_alignment(embedding, flat[domain * classes + labels], torch.ones(len(labels)))
+        + constraints.global_alignment(graph.among, domains, seen=seen)
+        + constraints.local_alignment(graph.distances, members)
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphmsda.graphs import constraints as fast
+from graphmsda.graphs.prototypes import one_hot, squared_distances
 
 small = settings(deadline=None, max_examples=25)
 seeds = st.integers(0, 2**31 - 10)
@@ -224,17 +225,15 @@ def test_local_alignment_is_eq_14(seed, classes, size, batches):
     """Eq. 14 sums over classes and domains; the fast form takes each sample's own prototype."""
     domains = len(batches)
     prototypes = slow.make(seed, domains, classes, size)
-    samples, own, weights, total = [], [], [], 0.0
+    distances, members, total = [], [], 0.0
     for m, batch in enumerate(batches):
         z, y = slow.make(seed + 1 + m, batch, size), slow.make_integers(seed + 1 + m, classes, batch)
         trusted = torch.ones(batch, dtype=torch.bool) if m < domains - 1 else slow.make_mask(seed, batch)
         for k in range(classes):
-            members = [i for i in range(batch) if y[i] == k and trusted[i]]
-            total += sum(float(slow.squared(z[i], prototypes[m, k])) for i in members)
-        samples.append(z)
-        own.append(prototypes[m, y])
-        weights.append(trusted.double())
-    loss = fast.local_alignment(torch.cat(samples), torch.cat(own), torch.cat(weights))
+            total += sum(float(slow.squared(z[i], prototypes[m, k])) for i in range(batch) if y[i] == k and trusted[i])
+        distances.append(squared_distances(z, prototypes.flatten(0, 1)))
+        members.append(one_hot(m * classes + y, domains * classes, trusted.double(), dtype=torch.float64))
+    loss = fast.local_alignment(torch.cat(distances), torch.cat(members))
     assert float(loss) == pytest.approx(total / sum(batches), abs=1e-10)
 
 
@@ -244,7 +243,4 @@ def test_gradients():
     assert torch.autograd.gradcheck(lambda x: fast.prototype_risk(x, labels, seen), logits)
     assert torch.autograd.gradcheck(lambda x: fast.source_risk([x.log_softmax(1)], [labels]), logits)
     assert torch.autograd.gradcheck(lambda x: fast.target_entropy(x.log_softmax(1)), logits)
-    weight = seen.double()
-    assert torch.autograd.gradcheck(
-        lambda z, c: fast.local_alignment(z, c, weight), (logits, slow.make(1, 5, 3).requires_grad_())
-    )
+    assert torch.autograd.gradcheck(lambda x: fast.local_alignment(x, seen.double()[:, None].expand(5, 3)), logits)

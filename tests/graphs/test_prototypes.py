@@ -102,6 +102,17 @@ def test_squared_distances_of_a_point_to_itself_are_zero():
     assert not fast.squared_distances(points, points).diagonal().any()
 
 
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_distances_of_a_graph_are_both_kinds(rows):
+    queries, nodes = slow.make(0, rows, 3).requires_grad_(), slow.make(1, 4, 3).requires_grad_()
+    to_nodes, among = fast.graph_distances(queries, nodes)
+    assert_same(to_nodes, fast.squared_distances(queries, nodes))
+    assert_same(among, fast.squared_distances(nodes, nodes))
+    assert not among.diagonal().any()
+    if rows:
+        assert torch.autograd.gradcheck(fast.graph_distances, (queries, nodes))
+
+
 def test_squared_distances_of_nearly_equal_points_keep_their_digits_in_float32():
     points = (10 + slow.make(0, 30, 256, spread=1e-3)).float()
     a, b = points[:10], points[10:]

@@ -27,12 +27,17 @@ def make_layers(seed, size, hidden=4, second=3, classes=3, own_classifier=True):
 
 
 def connect(queries, prototypes, seen):
-    graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
-    return graph, fast.adjacency(queries, prototypes, sigma=SIGMA, scale=SCALE) * seen
+    return fast.connect(queries, prototypes, seen, sigma=SIGMA, scale=SCALE)
 
 
 def predict(queries, prototypes, seen, layers, **options):
-    return fast.query_logits(queries, prototypes, *connect(queries, prototypes, seen), layers, **options)
+    return fast.node_logits(queries, connect(queries, prototypes, seen), layers, **options)[0]
+
+
+def predict_prototypes(prototypes, seen, layers, normalise, queries=None):
+    queries = prototypes[:0] if queries is None else queries
+    graph = connect(queries, prototypes, seen)
+    return fast.node_logits(queries, graph, layers, normalise=normalise, two_way=True)[1]
 
 
 @small
@@ -40,16 +45,22 @@ def predict(queries, prototypes, seen, layers, **options):
 def test_adjacency_is_eq_4(seed, rows, columns, size):
     a, b = slow.make(seed, rows, size), slow.make(seed + 1, columns, size)
     expected = torch.stack([torch.stack([slow.edge_weight(u, v, SIGMA, SCALE) for v in b]) for u in a])
-    assert_same(fast.adjacency(a, b, sigma=SIGMA, scale=torch.tensor(SCALE)), expected)
+    seen = slow.make_mask(seed, columns)
+    graph = fast.connect(a, b, seen, sigma=SIGMA, scale=torch.tensor(SCALE))
+    assert_same(graph.edges, expected * seen)
+    assert_same(fast.adjacency(graph.distances, sigma=SIGMA), expected)
 
 
 @small
 @given(seeds, st.integers(1, 8), st.integers(1, 4))
-def test_prototype_graph_masks_and_has_unit_diagonal(seed, count, size):
+def test_graphs_of_prototypes_mask_and_have_unit_diagonals(seed, count, size):
     prototypes, seen = slow.make(seed, count, size), slow.make_mask(seed, count)
-    graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
-    assert_same(graph, slow.full_adjacency(prototypes, seen, SIGMA, SCALE))
+    expected = slow.full_adjacency(prototypes, seen, SIGMA, SCALE)
+    assert_same(fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen), expected)
+    assert_same(connect(slow.make(seed, 2, size), prototypes, seen).among, expected)
     assert (fast.prototype_graph(prototypes, sigma=1e-6, scale=1.0).diagonal() == 1).all()
+    every = torch.ones(count, dtype=torch.bool)
+    assert (fast.connect(prototypes, prototypes, every, sigma=1e-6, scale=1.0).among.diagonal() == 1).all()
 
 
 @small
@@ -79,20 +90,20 @@ def test_query_logits_equal_the_explicit_graph(seed, domains, classes, batch, si
 def test_what_is_prepared_serves_any_queries(normalise, two_way):
     prototypes, layers = slow.make(1, 6, 4), make_layers(2, 4)
     seen = torch.tensor([True] * 5 + [False])
-    graph, _ = connect(prototypes, prototypes, seen)
+    graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
     prepared = fast.prepare(prototypes, graph, layers, normalise=normalise)
     kept = [tensor.clone() for tensor in (prepared.degree, prepared.messages, prepared.shared)]
     for seed in (10, 11):
         queries = slow.make(seed, 5, 4)
-        _, edges = connect(queries, prototypes, seen)
+        edges = connect(queries, prototypes, seen).edges
         expected = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=two_way)
-        assert torch.equal(fast.prepared_logits(queries, edges, prepared, two_way=two_way), expected)
+        assert_same(fast.prepared_logits(queries, edges, prepared, two_way=two_way), expected, 1e-12)
     assert all(map(torch.equal, kept, (prepared.degree, prepared.messages, prepared.shared)))
 
 
 def test_queries_are_taken_in_the_type_of_what_was_prepared():
     prototypes, layers, queries = slow.make(1, 6, 4), make_layers(2, 4), slow.make(0, 3, 4)
-    graph, edges = connect(queries, prototypes, torch.ones(6, dtype=torch.bool))
+    _, _, edges, graph = connect(queries, prototypes, torch.ones(6, dtype=torch.bool))
     prepared = fast.prepare(prototypes.half(), graph.half(), fast.Layers(*(w.half() for w in layers)), normalise="row")
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         logits = fast.prepared_logits(queries.to(dtype), edges.to(dtype), prepared, two_way=True)
@@ -100,13 +111,13 @@ def test_queries_are_taken_in_the_type_of_what_was_prepared():
 
 
 @small
-@given(seeds, st.integers(2, 6), st.integers(2, 7), st.integers(1, 4), normalisations, st.booleans())
-def test_prototype_logits_equal_the_explicit_graph(seed, domains, classes, size, normalise, own):
+@given(seeds, st.integers(2, 6), st.integers(2, 7), st.integers(0, 3), st.integers(1, 4), normalisations, st.booleans())
+def test_prototype_logits_equal_the_explicit_graph(seed, domains, classes, batch, size, normalise, own):
     prototypes, seen = slow.make(seed, domains * classes, size), slow.make_mask(seed + 2, domains * classes)
     layers = make_layers(seed + 3, size, classes=classes, own_classifier=own)
-    graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
     expected = slow.prototype_logits(prototypes, seen, SIGMA, SCALE, layers, normalise)
-    assert_same(fast.prototype_logits(prototypes, graph, layers, normalise=normalise), expected)
+    queries = slow.make(seed + 9, batch, size)
+    assert_same(predict_prototypes(prototypes, seen, layers, normalise, queries), expected)
 
 
 @pytest.mark.parametrize("normalise", fast.NORMALISATIONS)
@@ -151,12 +162,11 @@ def test_other_gradients(normalise):
     seen = torch.tensor([True, True, False, True])
 
     def logits(prototypes, *layers):
-        graph = fast.prototype_graph(prototypes, sigma=SIGMA, scale=SCALE, seen=seen)
-        return fast.prototype_logits(prototypes, graph, fast.Layers(*layers), normalise=normalise)
+        return predict_prototypes(prototypes, seen, fast.Layers(*layers), normalise)
 
     assert torch.autograd.gradcheck(logits, inputs)
     a, b = inputs[0], slow.make(9, 3, 2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, y: fast.adjacency(x, y, sigma=SIGMA, scale=SCALE), (a, b))
+    assert torch.autograd.gradcheck(lambda x, y: connect(y, x, seen)[1:], (a, b))
 
 
 @pytest.mark.parametrize("normalise", fast.NORMALISATIONS)
@@ -209,8 +219,7 @@ def test_nothing_seen_is_finite(normalise, two_way):
     queries, prototypes = slow.make(0, 2, 4).requires_grad_(), slow.make(1, 6, 4).requires_grad_()
     seen, layers = torch.zeros(6, dtype=torch.bool), make_layers(2, 4)
     logits = predict(queries, prototypes, seen, layers, normalise=normalise, two_way=two_way)
-    graph, _ = connect(queries, prototypes, seen)
-    own = fast.prototype_logits(prototypes, graph, layers, normalise=normalise)
+    own = predict_prototypes(prototypes, seen, layers, normalise)
     assert constraints.prototype_risk(own, torch.arange(3).repeat(2), seen) == 0
     (logits.sum() + own.sum()).backward()
     assert torch.isfinite(queries.grad).all()
@@ -226,12 +235,12 @@ def test_empty_batch_and_mixed_precision():
     plain = predict(queries, prototypes, seen, layers, normalise="row", two_way=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = predict(queries, prototypes, seen, layers, normalise="row", two_way=True)
-        apart = fast.adjacency(queries, prototypes, sigma=1.0, scale=1.0)
+        apart = connect(queries, prototypes, seen)
     assert mixed.dtype == torch.float32
     assert not torch.equal(mixed, plain)  # the layers' own products are taken in fewer bits,
     torch.testing.assert_close(mixed, plain, rtol=0.02, atol=0.02)
     # and nothing else is: edges are differences of large numbers.
-    torch.testing.assert_close(apart, fast.adjacency(queries, prototypes, sigma=1.0, scale=1.0))
+    torch.testing.assert_close(apart, connect(queries, prototypes, seen))
 
 
 def test_unknown_normalisation_is_named():
@@ -248,9 +257,10 @@ def test_any_batch_size_can_be_exported():
             self.layers = torch.nn.ParameterList(make_layers(2, 4))
 
         def forward(self, queries):
-            seen = torch.tensor([True] * 5 + [False])
-            layers = fast.Layers(*self.layers)
-            return predict(queries, self.prototypes, seen, layers, normalise="row", two_way=True, chunk=0)
+            graph = fast.prototype_graph(self.prototypes, sigma=SIGMA, scale=SCALE)
+            prepared = fast.prepare(self.prototypes, graph, fast.Layers(*self.layers), normalise="row")
+            edges = fast.adjacency(proto.squared_distances(queries, self.prototypes) / SCALE, sigma=SIGMA)
+            return fast.prepared_logits(queries, edges, prepared, two_way=True, chunk=0)
 
     model = Predict()
     batch = torch.export.Dim("batch", max=4096)

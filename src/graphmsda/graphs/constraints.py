@@ -103,17 +103,17 @@ def global_alignment(graph: Tensor, domains: int, *, seen: Tensor | None = None)
     return loss
 
 
-def local_alignment(embedding: Tensor, prototypes: Tensor, weight: Tensor) -> Tensor:
+def local_alignment(distances: Tensor, members: Tensor) -> Tensor:
     r"""How far samples lie from the prototype of their own domain and class: eq. 14.
 
-    .. math:: L_{local} = \frac{1}{|B|} \sum_{i \in B} w_i \lVert f(x_i) - c_{(i)} \rVert_2^2
+    .. math:: L_{local} = \frac{1}{|B|} \sum_{i \in B} \sum_u Y_{iu} \lVert f(x_i) - c_u \rVert_2^2
 
-    A target sample without a trusted pseudo-label has weight 0, and counts in :math:`|B|` all the same.
+    A target sample without a trusted pseudo-label has no membership :math:`Y`, and counts in :math:`|B|` all the same.
 
-    Shapes: embedding (B, d), prototypes (B, d) row by row, weight (B,) -> 0-dim.
+    Shapes: squared distances (B, n), members (B, n) as from `one_hot`, times weights -> 0-dim.
     """
-    embedding, prototypes = wide(embedding, prototypes)
-    return (weight * (embedding - prototypes).square().sum(1)).sum() / max(len(embedding), 1)
+    distances, members = wide(distances, members)
+    return (members * distances).sum() / max(len(distances), 1)
 
 
 def _direct_mean_norm(graph: Tensor, seen: Tensor) -> Tensor:

@@ -110,14 +110,31 @@ def squared_distances(a: Tensor, b: Tensor) -> Tensor:
     same = b is a
     a, b = wide(a, b)
     centre = b.detach().mean(0)
-    a, b = a - centre, b - centre
+    distances = _distances(a - centre, b - centre)
+    return _zero_diagonal(distances) if same else distances
+
+
+def graph_distances(queries: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """`squared_distances` of queries to nodes, and of nodes to each other, by one matrix product for both.
+
+    Shapes: queries (B, d), nodes (n, d) -> (B, n), (n, n).
+    """
+    queries, nodes = wide(queries, nodes)
+    centre = nodes.detach().mean(0)
+    nodes = nodes - centre
+    distances = _distances(torch.cat((queries - centre, nodes)), nodes)
+    return distances[: len(queries)], _zero_diagonal(distances[len(queries) :])
+
+
+def _distances(a: Tensor, b: Tensor) -> Tensor:
     with full_precision(a.device):
         product = a @ b.T
     distances = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * product
-    distances = distances + (distances.clamp(min=0) - distances).detach()
-    if same:
-        distances = distances.masked_fill(torch.eye(len(a), dtype=torch.bool, device=a.device), 0)
-    return distances
+    return distances + (distances.clamp(min=0) - distances).detach()
+
+
+def _zero_diagonal(distances: Tensor) -> Tensor:
+    return distances.masked_fill(torch.eye(len(distances), dtype=torch.bool, device=distances.device), 0)
 
 
 def distance_scale(prototypes: Tensor, seen: Tensor, *, reading: str) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphmsda.errors import UserError
 from graphmsda.graphs.gather import gather
-from graphmsda.graphs.prototypes import full_precision, squared_distances, wide
+from graphmsda.graphs.prototypes import full_precision, graph_distances, squared_distances, wide
 
 Normalise = Literal["none", "row", "symmetric"]
 NORMALISATIONS: tuple[Normalise, ...] = ("none", "row", "symmetric")
@@ -40,6 +40,19 @@ class Layers(NamedTuple):
     """(K,)"""
 
 
+class Graph(NamedTuple):
+    """The graphs of all queries of a batch, from `connect`: what they share, and each query's own edges."""
+
+    prototypes: Tensor
+    """(n, d)"""
+    distances: Tensor
+    """(B, n): squared ones from queries to prototypes, in units of ``scale``."""
+    edges: Tensor
+    """(B, n): from queries to prototypes."""
+    among: Tensor
+    """(n, n): among prototypes, self-weights included. A prototype not seen has zeros in its row and column."""
+
+
 class Prepared(NamedTuple):
     """What all queries of the same prototypes share, from `prepare`."""
 
@@ -53,38 +66,44 @@ class Prepared(NamedTuple):
     """(n, h): what each prototype hears from the others, before bias and activation."""
 
 
-def adjacency(a: Tensor, b: Tensor, *, sigma: float, scale: Tensor | float) -> Tensor:
-    r"""Edge weights between two sets of nodes: eq. 4.
+def adjacency(distances: Tensor, *, sigma: float) -> Tensor:
+    r"""Edge weights between nodes: eq. 4.
 
     .. math:: A_{uv} = \exp \Big( - \frac{\lVert a_u - b_v \rVert_2^2}{2 \sigma^2 \, \text{scale}} \Big)
 
-    ``scale`` is from `distance_scale` and is 1 as printed.
+    ``distances`` are squared ones, already divided by ``scale`` (`distance_scale`), which is 1 as printed. A prototype
+    never seen gets no edge, not even to itself: multiply by ``seen``, and among prototypes by its outer product.
 
-    Shapes: a (A, d), b (B, d) -> (A, B).
+    Shapes: (A, B) -> (A, B).
 
-    >>> adjacency(torch.zeros(1, 2), torch.tensor([[0.0, 0.0], [3.0, 4.0]]), sigma=5.0, scale=1.0)
-    tensor([[1.0000, 0.6065]])
+    >>> adjacency(torch.tensor([0.0, 25.0]), sigma=5.0)
+    tensor([1.0000, 0.6065])
     """
-    return torch.exp(squared_distances(a, b) / scale * (-0.5 / sigma**2))
+    return torch.exp(distances * (-0.5 / sigma**2))
 
 
 def prototype_graph(prototypes: Tensor, *, sigma: float, scale: Tensor | float, seen: Tensor | None = None) -> Tensor:
-    r"""The prototypes' block of the adjacency matrix, with ones on its diagonal.
-
-    A prototype never seen gets no edge, not even to itself; do the same to a query's edges with
-    ``adjacency(z, c, ...) * seen``.
+    """The prototypes' block of the adjacency matrix, with ones on its diagonal.
 
     Shapes: prototypes (n, d), seen (n,) bool -> (n, n).
     """
-    graph = adjacency(prototypes, prototypes, sigma=sigma, scale=scale)
+    graph = adjacency(squared_distances(prototypes, prototypes) / scale, sigma=sigma)
     return graph if seen is None else graph * (seen[:, None] & seen)
 
 
-def query_logits(
+def connect(queries: Tensor, prototypes: Tensor, seen: Tensor, *, sigma: float, scale: Tensor | float) -> Graph:
+    """Connect each query with all prototypes and these with each other: eq. 4.
+
+    Shapes: queries (B, d), prototypes (n, d), seen (n,) bool.
+    """
+    distances, among = (squared / scale for squared in graph_distances(queries, prototypes))
+    edges = adjacency(distances, sigma=sigma) * seen
+    return Graph(prototypes, distances, edges, adjacency(among, sigma=sigma) * (seen[:, None] & seen))
+
+
+def node_logits(
     queries: Tensor,
-    prototypes: Tensor,
-    graph: Tensor,
-    edges: Tensor,
+    graph: Graph,
     layers: Layers,
     *,
     normalise: Normalise,
@@ -92,8 +111,8 @@ def query_logits(
     dropout: float = 0.0,
     training: bool = False,
     chunk: int | None = None,
-) -> Tensor:
-    r"""Class scores of queries, each in the graph of itself and all prototypes: eqs. 5 and 6.
+) -> tuple[Tensor, Tensor]:
+    r"""Class scores of queries, each in the graph of itself and all prototypes, and of the prototypes: eqs. 5 to 7.
 
     With :math:`U = C W_1`, :math:`u_q = z_q W_1`, the query's edges :math:`s_q` and the prototypes' block :math:`A`,
 
@@ -113,17 +132,24 @@ def query_logits(
     - ``"symmetric"``: an edge's weight is divided by the root of the product of both ends' degrees. A departure: a
       prototype's degree is :math:`r_v` without the query's share; with it the cost would be O(B n^2 h).
 
-    Dropout acts on hidden activations after the first layer. Each prototype draws one mask a step that all queries
-    share, each query one for its own node: for one query this is ordinary dropout, and no mask of B x n x h is needed.
+    The prototypes' own scores are
 
-    Shapes: queries (B, d), prototypes (n, d), graph (n, n), edges (B, n) -> (B, K). A masked prototype has zeros in its
-    row and column of ``graph`` and in its column of ``edges``.
+    .. math:: \mathrm{relu}\big( A \, \mathrm{relu}(A U + b_1) W_2 + b_2 \big) W + b.
+
+    A departure: their graph is that of the prototypes alone. The paper's prototypes sit in as many graphs as there are
+    queries, which would cost O(B n^2 h).
+
+    Dropout acts on hidden activations after the first layer. Each prototype draws one mask a step that all queries
+    and its own scores share, each query one for its own node: for one query this is ordinary dropout, and no mask of
+    B x n x h is needed.
+
+    Queries and prototypes pass each product together: with few prototypes, a product costs little more than its start.
+
+    Shapes: queries (B, d) -> (B, K) and (n, K). Scores of a prototype not seen are finite and mean nothing.
 
     Args:
         queries: Embeddings of the samples.
-        prototypes: Embeddings of the prototypes.
-        graph: Edge weights among prototypes, self-weights included (`prototype_graph`).
-        edges: Edge weights from queries to prototypes.
+        graph: Their graphs, from `connect`.
         layers: Weights.
         normalise: One of `NORMALISATIONS`.
         two_way: Whether prototypes hear the query in the first layer.
@@ -133,13 +159,31 @@ def query_logits(
             at once in plain operations, which an exporter can trace for any batch size. See
             `graphmsda.graphs.gather.gather`.
     """
-    queries, prototypes, graph, edges, *weights = wide(queries, prototypes, graph, edges, *given(layers))
-    prepared = prepare(prototypes, graph, Layers(*weights), normalise=normalise)
-    return prepared_logits(queries, edges, prepared, two_way=two_way, dropout=dropout, training=training, chunk=chunk)
+    queries, prototypes, edges, among, *weights = wide(
+        queries, graph.prototypes, graph.edges, graph.among, *given(layers)
+    )
+    layers = Layers(*weights)
+    w1, b1, w2, b2, w, b = layers
+    count, degree = len(queries), _degree(among)
+    listen, own = _query_weights(edges, degree, normalise)
+    among = _normalised(among, degree, normalise)
+    messages = _linear(torch.cat((queries, prototypes)), w1)
+    message, said = messages[:count], messages[count:]
+    with full_precision(queries.device):
+        heard = torch.cat((listen, among)) @ said
+        prepared = Prepared(layers, normalise, degree, said, heard[count:])
+        keep = F.dropout(torch.ones_like(said), dropout, training) if training and dropout > 0 else None
+        centre = F.dropout(F.relu(heard[:count] + own * message + b1), dropout, training)
+        gathered = _gathered(listen, edges, message, prepared, two_way=two_way, keep=keep, chunk=chunk)
+        summed = torch.cat((gathered + own * centre, among @ _hidden(prepared, keep)))
+    second = _linear(summed, w2)
+    with full_precision(queries.device):
+        scores = class_scores(second + b2, w, b)
+    return scores[:count], scores[count:]
 
 
 def prepare(prototypes: Tensor, graph: Tensor, layers: Layers, *, normalise: Normalise) -> Prepared:
-    """Compute what all queries of `query_logits` share; with fixed prototypes, once is enough.
+    """Compute what all queries of `prepared_logits` share; with fixed prototypes, once is enough.
 
     Shapes: prototypes (n, d), graph (n, n).
     """
@@ -152,66 +196,22 @@ def prepare(prototypes: Tensor, graph: Tensor, layers: Layers, *, normalise: Nor
 
 
 def prepared_logits(
-    queries: Tensor,
-    edges: Tensor,
-    prepared: Prepared,
-    *,
-    two_way: bool,
-    dropout: float = 0.0,
-    training: bool = False,
-    chunk: int | None = None,
+    queries: Tensor, edges: Tensor, prepared: Prepared, *, two_way: bool, chunk: int | None = None
 ) -> Tensor:
-    """`query_logits` with what `prepare` returned, in its floating-point type: what remains to be done for each query.
+    """The queries' scores of `node_logits` without dropout, from what `prepare` returned and in its type.
 
     Shapes: queries (B, d), edges (B, n) -> (B, K).
     """
-    (w1, b1, w2, b2, w, b), normalise, degree, messages, shared = prepared
+    w1, b1, w2, b2, w, b = prepared.layers
     queries, edges = queries.to(w1.dtype), edges.to(w1.dtype)
-    listen, own = _query_weights(edges, degree, normalise)
+    listen, own = _query_weights(edges, prepared.degree, prepared.normalise)
     message = _linear(queries, w1)
     with full_precision(queries.device):
-        centre = F.dropout(F.relu(listen @ messages + own * message + b1), dropout, training)
-        keep = F.dropout(torch.ones_like(shared), dropout, training) if training and dropout > 0 else None
-        if two_way:
-            share = degree / (degree + edges) if normalise == "row" else None
-            # Where both are the same numbers, they are two tensors all the same, for compilers that trace gradients.
-            heard = edges / (degree + edges) if normalise == "row" else listen.view_as(listen)
-            gathered = gather(listen, share, heard, shared, message, b1, keep, chunk)
-        else:
-            hidden = F.relu(shared + b1)
-            gathered = listen @ (hidden if keep is None else hidden * keep)
+        centre = F.relu(listen @ prepared.messages + own * message + b1)
+        gathered = _gathered(listen, edges, message, prepared, two_way=two_way, keep=None, chunk=chunk)
     second = _linear(gathered + own * centre, w2)
     with full_precision(queries.device):
         return class_scores(second + b2, w, b)
-
-
-def prototype_logits(
-    prototypes: Tensor,
-    graph: Tensor,
-    layers: Layers,
-    *,
-    normalise: Normalise,
-    dropout: float = 0.0,
-    training: bool = False,
-) -> Tensor:
-    r"""Class scores of the prototypes, for eq. 7.
-
-    .. math:: \text{logits} = \mathrm{relu}\big( A \, \mathrm{relu}(A C W_1 + b_1) W_2 + b_2 \big) W + b
-
-    A departure: the graph is that of the prototypes alone. The paper's prototypes sit in as many graphs as there are
-    queries, which would cost O(B n^2 h).
-
-    Shapes: prototypes (n, d), graph (n, n) -> (n, K). Rows of masked prototypes are finite and mean nothing.
-    """
-    prototypes, graph, *weights = wide(prototypes, graph, *given(layers))
-    w1, b1, w2, b2, w, b = Layers(*weights)
-    weight = _normalised(graph, _degree(graph), normalise)
-    messages = _linear(prototypes, w1)
-    with full_precision(prototypes.device):
-        hidden = F.dropout(F.relu(weight @ messages + b1), dropout, training)
-    messages = _linear(hidden, w2)
-    with full_precision(prototypes.device):
-        return class_scores(weight @ messages + b2, w, b)
 
 
 def class_scores(second: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
@@ -227,6 +227,32 @@ def given(layers: Layers) -> list[Tensor]:
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
     """Apply a layer's weights: the one product here that mixed precision, where it is on, may take in fewer bits."""
     return (x @ weight).to(x.dtype)
+
+
+def _hidden(prepared: Prepared, keep: Tensor | None) -> Tensor:
+    """The prototypes' activations after the first layer, where they do not hear the query: (n, h)."""
+    hidden = F.relu(prepared.shared + prepared.layers.b1)
+    return hidden if keep is None else hidden * keep
+
+
+def _gathered(
+    listen: Tensor,
+    edges: Tensor,
+    message: Tensor,
+    prepared: Prepared,
+    *,
+    two_way: bool,
+    keep: Tensor | None,
+    chunk: int | None,
+) -> Tensor:
+    """What each query takes from the prototypes in the second layer: (B, h)."""
+    if not two_way:
+        return listen @ _hidden(prepared, keep)
+    total = prepared.degree + edges
+    share = prepared.degree / total if prepared.normalise == "row" else None
+    # Where both are the same numbers, they are two tensors all the same, for compilers that trace gradients.
+    heard = edges / total if prepared.normalise == "row" else listen.view_as(listen)
+    return gather(listen, share, heard, prepared.shared, message, prepared.layers.b1, keep, chunk)
 
 
 def _degree(graph: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
@@ -13,7 +12,7 @@ from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
 from graphmsda.graphs import relation
 from graphmsda.graphs.constraints import global_alignment, local_alignment, prototype_risk, source_risk, target_entropy
-from graphmsda.graphs.prototypes import class_means, distance_scale, moving_average, one_hot
+from graphmsda.graphs.prototypes import class_means, distance_scale, moving_average, one_hot, squared_distances
 from graphmsda.methods.base import Method, Phase, Predictor, ramped, require
 from graphmsda.methods.guess import Rule, guess_target
 
@@ -123,55 +122,47 @@ class CRF(Method):
         queries, labels, domains = embedded.flat(label)
         sizes = [len(part.y) for part in embedded.sources]
         weight = torch.cat([guessed.new_ones(sum(sizes)), ramped(batch.progress, self.ramp) * guessed])
-        members = one_hot(domains * self.classes + labels, self.domains * self.classes, dtype=queries.dtype)
-        prototypes, seen = self.new_prototypes(queries, members * weight[:, None])
-        nodes, node_seen = prototypes.flatten(0, 1), seen.flatten()
-        scale = distance_scale(prototypes, seen, reading=self.scale)
-        graph = relation.prototype_graph(nodes, sigma=self.sigma, scale=scale, seen=node_seen)
-
-        edges = self.edges(queries, nodes, scale, node_seen)
-        predictions = self.classify(queries, nodes, graph, edges, dropout=self.dropout)
+        members = one_hot(domains * self.classes + labels, self.domains * self.classes, weight, dtype=queries.dtype)
+        prototypes, seen = self.new_prototypes(queries, members)
+        graph = self.connect(queries, prototypes, seen)
+        predictions, prototype_logits = self.classify(queries, graph, dropout=self.dropout)
         *source_predictions, target_predictions = torch.split(predictions, [*sizes, len(embedded.target)])
         return Phase(
             {
                 "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
                 "entropy": ramped(batch.progress, self.ramp) * self.entropy_weight * target_entropy(target_predictions),
-                "prototype": self.prototype_weight * self.prototype_risk(nodes, graph, node_seen),
-                "global": self.lambda_1 * global_alignment(graph, self.domains, seen=seen),
-                "local": self.lambda_2 / scale * local_alignment(queries, members @ nodes, weight),
+                "prototype": self.prototype_weight * self.prototype_risk(prototype_logits, seen),
+                "global": self.lambda_1 * global_alignment(graph.among, self.domains, seen=seen),
+                "local": self.lambda_2 * local_alignment(graph.distances, members),
             },
             shown={
                 "pseudo-labelled": guessed.mean(),
-                "adjacency": _off_diagonal_mean(graph, node_seen),
-                "heard": edges.detach().sum(1).mean(),  # what prototypes weigh to a query that weighs 1 itself
+                "adjacency": _off_diagonal_mean(graph.among, seen),
+                "heard": graph.edges.detach().sum(1).mean(),  # what prototypes weigh to a query that weighs 1 itself
             },
             state={"prototypes": prototypes.detach(), "seen": seen},
         )
 
     def predict(self, embedding: Tensor) -> Tensor:
         """Log-probabilities of each query on its own graph with the stored prototypes (Sec. 3.3)."""
-        return self.classifier_of_queries()(embedding)
+        graph = self.connect(embedding, self.prototypes, self.seen)
+        return self.classify(embedding, graph, dropout=0.0)[0]
 
     def predictor(self) -> Predictor:
-        """Return `predict` and `source_scores` in one, with the graph of prototypes computed once."""
-        classify = self.classifier_of_queries()
-        return lambda embedding: (classify(embedding), self.source_scores(embedding))
-
-    def classifier_of_queries(self) -> Callable[[Tensor], Tensor]:
-        """Return `classify` on the stored prototypes as they are now, with what all queries share computed once."""
+        """Return `predict` and `source_scores` in one, with what all queries share computed once."""
         nodes, seen = self.prototypes.flatten(0, 1), self.seen.flatten()
         scale = distance_scale(self.prototypes, self.seen, reading=self.scale)
-        graph = relation.prototype_graph(nodes, sigma=self.sigma, scale=scale, seen=seen)
+        among = relation.prototype_graph(nodes, sigma=self.sigma, scale=scale, seen=seen)
         with self.backbone.mixed_precision():
-            prepared = relation.prepare(nodes, graph, self.layers(), normalise=self.normalise)
+            prepared = relation.prepare(nodes, among, self.layers(), normalise=self.normalise)
 
-        def classify(queries: Tensor) -> Tensor:
-            edges = self.edges(queries, nodes, scale, seen)
+        def read(queries: Tensor) -> tuple[Tensor, Tensor]:
+            edges = relation.adjacency(squared_distances(queries, nodes) / scale, sigma=self.sigma) * seen
             with self.backbone.mixed_precision():
                 logits = relation.prepared_logits(queries, edges, prepared, two_way=self.two_way)
-            return F.log_softmax(logits, dim=1)
+            return F.log_softmax(logits, dim=1), self.source_scores(queries)
 
-        return classify
+        return read
 
     def new_prototypes(self, queries: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
         """Eqs. 1-3 for weighted members ``(B, DK)``; returns prototypes (with gradient) and which are seen."""
@@ -179,9 +170,10 @@ class CRF(Method):
         means, mass = means.view_as(self.prototypes), mass.view_as(self.seen)
         return moving_average(self.prototypes.clone(), self.seen.clone(), means, mass, beta=self.beta)
 
-    def edges(self, queries: Tensor, nodes: Tensor, scale: Tensor, seen: Tensor) -> Tensor:
-        """Eq. 4 from queries to prototypes."""
-        return relation.adjacency(queries, nodes, sigma=self.sigma, scale=scale) * seen
+    def connect(self, queries: Tensor, prototypes: Tensor, seen: Tensor) -> relation.Graph:
+        """Eq. 4 with prototypes ``(D, K, d)``."""
+        scale = distance_scale(prototypes, seen, reading=self.scale)
+        return relation.connect(queries, prototypes.flatten(0, 1), seen.flatten(), sigma=self.sigma, scale=scale)
 
     def layers(self) -> relation.Layers:
         """Return the weights of the two graph convolutions and the classifier."""
@@ -189,30 +181,24 @@ class CRF(Method):
         weights = (one.weight.T, one.bias, two.weight.T, two.bias)
         return relation.Layers(*weights) if last is None else relation.Layers(*weights, last.weight.T, last.bias)
 
-    def classify(self, queries: Tensor, nodes: Tensor, graph: Tensor, edges: Tensor, *, dropout: float = 0.0) -> Tensor:
-        """Eqs. 5-6 for each query's own graph: ``(B, d) -> (B, K)`` log-probabilities."""
+    def classify(self, queries: Tensor, graph: relation.Graph, *, dropout: float) -> tuple[Tensor, Tensor]:
+        """Eqs. 5-6: log-probabilities of queries ``(B, K)``, each in its own graph, and logits of prototypes."""
         with self.backbone.mixed_precision():
-            logits = relation.query_logits(
+            logits, prototype_logits = relation.node_logits(
                 queries,
-                nodes,
                 graph,
-                edges,
                 self.layers(),
                 normalise=self.normalise,
                 two_way=self.two_way,
                 dropout=dropout,
                 training=self.training,
             )
-        return F.log_softmax(logits, dim=1)
+        return F.log_softmax(logits, dim=1), prototype_logits
 
-    def prototype_risk(self, nodes: Tensor, graph: Tensor, seen: Tensor) -> Tensor:
-        """Eq. 7 on the graph of prototypes."""
-        with self.backbone.mixed_precision():
-            logits = relation.prototype_logits(
-                nodes, graph, self.layers(), normalise=self.normalise, dropout=self.dropout, training=self.training
-            )
-        classes = torch.arange(self.classes, device=nodes.device).repeat(self.domains)
-        return prototype_risk(logits, classes, seen)
+    def prototype_risk(self, logits: Tensor, seen: Tensor) -> Tensor:
+        """Eq. 7."""
+        classes = torch.arange(self.classes, device=logits.device).repeat(self.domains)
+        return prototype_risk(logits, classes, seen.flatten())
 
 
 def _off_diagonal_mean(graph: Tensor, seen: Tensor) -> Tensor:
