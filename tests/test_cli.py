@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from graphmsda import METHODS
+from graphmsda import METHODS, Task, fit
 from graphmsda.cli import main
 
 CLASSES = ("bird", "cat", "dog")
@@ -162,6 +162,20 @@ def test_predict_keeps_order_and_lists_unreadable_files(
             assert shares == sorted(shares, reverse=True)
     assert main(["predict", str(run), str(single)]) == 0
     assert len(list(csv.reader(io.StringIO(capsys.readouterr().out)))) == 2
+
+
+def test_a_run_from_python_is_the_same_and_knows_its_data(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*fit_flags(data, tmp_path / "typed"), "--image-size", "16"]) == 0
+    task = Task.load([data / "a", data / "b"], data / "d", image_size=16, progress=False)
+    quick = {"epochs": 2, "steps_per_epoch": 3, "batch_size": 6, "device": "cpu"}
+    fit(task, out=tmp_path / "called", **quick)  # type: ignore[arg-type]
+    for file in ("model.safetensors", "config.yaml"):
+        assert (tmp_path / "called" / file).read_bytes() == (tmp_path / "typed" / file).read_bytes()
+    capsys.readouterr()
+    assert main(["select", str(tmp_path / "called")]) == 0
+    assert "called" in capsys.readouterr().out
 
 
 def test_arrays_of_images_and_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

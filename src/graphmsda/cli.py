@@ -216,7 +216,7 @@ def command_fit(given: argparse.Namespace) -> None:
     elif given.sources and given.target:
         refuse(given, ["variant"], "without --task, but only benchmarks have variants")
         task, remarks = load_task_report(given.sources, given.target, progress=True, **reading)
-        origin |= {"sources": [str(Path(s)) for s in given.sources], "target": str(Path(given.target))}
+        origin = {**task.origin, **origin}
     else:
         raise UserError("no data: give --sources PATH PATH ... and --target PATH, or --task NAME such as demo:neon")
     if os.environ.get("LOCAL_RANK", "0") == "0":

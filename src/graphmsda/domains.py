@@ -7,9 +7,9 @@ there is nowhere to put them; evaluation reads them from an `EvalSet`, which no 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -94,12 +94,15 @@ class Task:
         target: The domain to adapt to.
         classes: Names of the classes, by index.
         feature_names: What feature vectors are made of, where the data say so.
+        origin: Where they lie and how they were read, where they were read by `load`: a run keeps it, so that
+            `graphmsda report` and others find the data again.
     """
 
     sources: tuple[Domain, ...]
     target: Unlabelled
     classes: tuple[str, ...]
     feature_names: tuple[str, ...] | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if not self.sources:

@@ -123,6 +123,21 @@ def test_a_run_of_an_earlier_version_goes_on(run: Path) -> None:
     assert "augment was 'none' and is now 'weak'" in refusal(run, config(epochs=5, augment="weak"))
 
 
+def test_a_hyperparameter_that_came_later_is_told(run: Path) -> None:
+    """What its default does is not what the run did, or may not be."""
+    before = folder.read_config(run)
+    del before["settings"]["parameters"]["tau"]
+    folder.write_config(run, before)
+    told = refusal(run, config(epochs=5))
+    assert "tau was unknown (another version of graphmsda) and is now 0.2" in told
+
+
+def test_another_method_is_told_alone(run: Path) -> None:
+    told = refusal(run, config(epochs=7, method="crf"))
+    assert told.count(" is now ") == 1
+    assert "None" not in told
+
+
 def test_other_things_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "a file is there" in refusal(tmp_path / "file", config())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,11 @@ def load_task_report(sources: Sequence[str | Path], target: str | Path, **option
         for path, labelled in (*((path, True) for path in sources), (target, False))
     ]
     _check_places(listings)
-    return build_task(listings[:-1], listings[-1], unique_names(listings), how), how.notes
+    told = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    reading = {name: value for name, value in told.items() if name not in ("progress", "notes") and value is not None}
+    origin = {"reading": reading, "sources": [str(Path(path)) for path in sources], "target": str(Path(target))}
+    task = build_task(listings[:-1], listings[-1], unique_names(listings), how)
+    return replace(task, origin=origin), how.notes
 
 
 def build_task(sources: Sequence[Listing], target: Listing, names: Sequence[str], how: Loading) -> Task:

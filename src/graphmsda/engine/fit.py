@@ -65,7 +65,7 @@ def fit(
         out: The run directory.
         extend: Allow more `epochs` than the run at `out` was begun with.
         progress: Show a progress bar on standard error.
-        origin: Where the data came from, for the record.
+        origin: Where the data came from, for the record (default: what the task says of it).
         data_root: Folder below which ``weights/`` may hold pretrained ones (default: ``$GRAPHMSDA_DATA``).
         log: Where metrics go besides ``metrics.jsonl``: ``tensorboard``, ``mlflow`` or both.
         watch: Labelled target samples whose accuracy is written to the metrics now and then, and used for nothing.
@@ -76,7 +76,7 @@ def fit(
     path = Path(out)
     check_sinks(log)
     chosen = Settings(method=method, **settings).resolved(task, data_root)
-    config = folder.describe(task, chosen, origin or {})
+    config = folder.describe(task, chosen, task.origin if origin is None else origin)
     folder.open_folder(path, config, extend=extend)
     device, wait_for_others = start(chosen)
     main = parallel.rank() == 0

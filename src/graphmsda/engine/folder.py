@@ -93,25 +93,24 @@ def open_folder(path: Path, config: Mapping[str, Any], *, extend: bool) -> None:
         raise UserError(f"--out {path}: the folder is not empty and holds no run; give a new or empty folder")
     before = read_config(path)
     differences = _differences(before["settings"], config["settings"])
-    epochs = differences.pop("epochs", None)
-    if epochs is not None and not (extend and epochs[1] > epochs[0]):
+    had, asked = before["settings"]["epochs"], config["settings"]["epochs"]
+    if differences.pop("epochs", None) and not (extend and asked > had):
         way = "must be raised" if extend else "use --extend to go on to more epochs"
-        raise UserError(
-            f"--out {path} holds a run with epochs {epochs[0]}, not {epochs[1]}; {way} or choose another --out"
-        )
+        raise UserError(f"--out {path} holds a run with epochs {had}, not {asked}; {way} or choose another --out")
     if before["data"]["fingerprint"] != config["data"]["fingerprint"]:
         raise UserError(
             f"--out {path} holds a run on other data ({', '.join(before['data']['domains'])}; its samples differ from "
             f"these); choose another --out"
         )
     if differences:
-        told = "; ".join(f"{key} was {was!r} and is now {now!r}" for key, (was, now) in differences.items())
+        told = "; ".join(f"{key} was {was} and is now {now}" for key, (was, now) in differences.items())
         raise UserError(
             f"--out {path} holds a run with other settings: {told}; choose another --out or the same settings"
         )
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return what differs and both values in words; of another method its name alone."""
     # A run of an earlier version lacks settings that came later, whose defaults change nothing.
     known = {field.name: field.default for field in dataclasses.fields(Settings) if field.default is not MISSING}
     known["augment"] = "none"  # its default is decided by the method now
@@ -120,8 +119,12 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
         rest = {k: v for k, v in (known | dict(settings)).items() if k not in (*FREE_TO_CHANGE, "parameters")}
         return rest | dict(settings.get("parameters", {}))
 
+    def word(settings: Mapping[str, Any], key: str) -> str:
+        return repr(settings[key]) if key in settings else "unknown (another version of graphmsda)"
+
     a, b = flat(before), flat(now)
-    return {key: (a.get(key), b.get(key)) for key in a | b if a.get(key) != b.get(key)}
+    keys = [key for key in a | b if a.get(key) != b.get(key)]
+    return {key: (word(a, key), word(b, key)) for key in (["method"] if "method" in keys else keys)}
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:
