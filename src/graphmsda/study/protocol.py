@@ -96,8 +96,9 @@ def best_source(rows: Sequence[Mapping[str, Any]], *, oracle: bool = False, scor
 
     .. math:: I = H(\bar p) - \tfrac1N \sum_i H(p_i), \qquad \bar p = \tfrac1N \sum_i p_i
 
-    A source's held-out accuracy would not do: it says how easy the source is, not how near to the target. Nor would what
-    ranks runs of all sources best, which may prefer a run that predicts one class for everything; docs/selection.md.
+    A source's held-out accuracy would not do: it says how easy the source is, not how near to the target. Nor would
+    what ranks runs of all sources best, which may prefer a run that predicts one class for everything
+    (docs/selection.md).
 
     Args:
         rows: Results of the method on the target, of any sources and seeds.
