@@ -250,14 +250,17 @@ def test_an_installation_of_triton_that_cannot_be_imported(monkeypatch):
 
 
 def make_inputs(shape, dtype, device="cpu", seed=0):
-    """Return x, mean, inverse, weight, bias and a gradient: with ties, windows without a winner, weights of 0."""
+    """Return x, mean, inverse, weight, bias and a gradient: with ties, windows without a winner, weights of both signs.
+
+    Weights are not 0, where all values would be equal and which x wins is another question.
+    """
     domains, images, channels, height, width = shape
     x = coarse(domains * images, channels, height, width, low=-8, high=9, seed=seed)
     inputs = [
         x.to(dtype).contiguous(memory_format=torch.channels_last),
         coarse(domains, channels, low=-2, high=3, seed=seed + 1),
         2.0 ** coarse(domains, channels, low=-1, high=2, seed=seed + 2, unit=1),
-        coarse(channels, low=-4, high=5, seed=seed + 3, unit=2),
+        coarse(channels, low=-4, high=4, seed=seed + 3, unit=2) + 0.25,
         coarse(channels, low=-6, high=4, seed=seed + 4),
     ]
     grad = coarse(len(x), channels, (height + 1) // 2, (width + 1) // 2, low=-4, high=5, seed=seed + 5).to(dtype)
@@ -373,7 +376,7 @@ def check_strides():
 def check_not_a_number():
     for dtype in (torch.float32, torch.bfloat16):
         inputs, grad = make_inputs((1, 2, 3, 5, 4), dtype)
-        inputs[0][0, 1, 2, 2] = float("nan")
+        inputs[0][0, 1, 2, 2] = inputs[1][0, 1] = float("nan")  # one value, and so the mean
         output, slope, weight, _ = with_gradients(fused, inputs, grad)
         wanted = expected(inputs, grad)[0]
         assert wanted.isnan().any()

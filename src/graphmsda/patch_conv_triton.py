@@ -17,22 +17,27 @@ from torch import Tensor
 from graphmsda.triton_support import usable
 
 USABLE = usable()  # asked once, on import
-BLOCK, WARPS = 2048, 4  # 16 numbers to each thread: two stores of 16 bytes, and all loads before them
+GROUP = 8  # numbers of a run that are copied together: 16 bytes, one store
+BLOCK, WARPS = 256, 4  # groups of a program: two to each thread, and all loads before stores
 
 
 @triton.jit
 def _copy(
-    pixels, patches, total, image, down,
+    pixels, patches, groups, image, down,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, EACH: tl.constexpr, SIZE: tl.constexpr, RUN: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < total
-    patch, number = place // (SIZE * RUN), (place % (SIZE * RUN)).to(tl.int32)
-    pixel = (patch % (HEIGHT * WIDTH)).to(tl.int32)
-    row, column = pixel // WIDTH + number // RUN, pixel % WIDTH
-    begin = (patch // (HEIGHT * WIDTH)) * image + (row * down + column * EACH + number % RUN)
-    tl.store(patches + place, tl.load(pixels + begin, mask=inside, other=0.0), mask=inside)
+    # Where a group lies is found once for all of its numbers.
+    group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    patch, part = group // (SIZE * RUN // GROUP), group % (SIZE * RUN // GROUP)
+    pixel = patch % (HEIGHT * WIDTH)
+    row, column = pixel // WIDTH + part // (RUN // GROUP), pixel % WIDTH
+    begin = (patch // (HEIGHT * WIDTH)).to(tl.int64) * image
+    begin += row * down + column * EACH + part % (RUN // GROUP) * GROUP
+    number = tl.arange(0, GROUP)[None, :]
+    inside = (group < groups)[:, None]
+    numbers = tl.load(pixels + (begin[:, None] + number), mask=inside, other=0.0)
+    tl.store(patches + (group.to(tl.int64)[:, None] * GROUP + number), numbers, mask=inside)
 
 
 def _empty(pixels: Tensor, height: int, width: int, size: int, run: int) -> Tensor:
@@ -43,13 +48,15 @@ def _empty(pixels: Tensor, height: int, width: int, size: int, run: int) -> Tens
 def write_patches(pixels: Tensor, height: int, width: int, size: int, run: int) -> Tensor:
     """Return for each of `height` x `width` pixels the `size` runs of `run` numbers that begin in it and below it.
 
-    Shapes: pixels (N, more than height, more than width, C), contiguous -> (N * height * width, size * run).
+    Shapes: pixels (N, more than height, more than width, C), contiguous -> (N * height * width, size * run), where
+    `run` is a multiple of `GROUP`.
     """
     patches = _empty(pixels, height, width, size, run)
     image, down, each, _ = pixels.stride()
     with torch.cuda.device_of(pixels):  # Triton launches on the current GPU
-        _copy[(triton.cdiv(patches.numel(), BLOCK),)](
-            pixels, patches, patches.numel(), image, down, height, width, each, size, run, BLOCK, num_warps=WARPS
+        groups = patches.numel() // GROUP
+        _copy[(triton.cdiv(groups, BLOCK),)](
+            pixels, patches, groups, image, down, height, width, each, size, run, BLOCK, GROUP, num_warps=WARPS
         )
     return patches
 

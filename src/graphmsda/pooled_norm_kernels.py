@@ -59,18 +59,24 @@ def _places(x, i, j, c, inside, height, width, channels):
 
 
 @triton.jit
-def _key(x, centre, scale, start, rank, BITS: tl.constexpr):
-    """Return normalised values, rounded as when stored, and ranks in one integer each.
+def _key(x, turned, rank, BITS: tl.constexpr):
+    """Return x, or -x in channels that are turned, and a rank in one integer each: ordered by x, then by rank.
 
-    Positive numbers are ordered as their bits are, negative ones have negative keys, and the key of what is not a
-    number is the largest. Half the instructions of comparing and choosing values and places separately.
+    Numbers are ordered as their bits are once those of negative ones are inverted, but for the sign. One comparison
+    then finds a value and its place.
     """
-    value = ((x.to(tl.float32) - centre) * scale + start).to(x.dtype)
-    if BITS == 16:
-        key = value.to(tl.int16, bitcast=True).to(tl.int32) << 16
+    if BITS == 16:  # a bfloat16 is the upper half of a float32
+        bits = x.to(tl.float32).to(tl.int32, bitcast=True)
     else:
-        key = value.to(tl.int32, bitcast=True).to(tl.int64) << 32
-    return key + rank
+        bits = x.to(tl.int32, bitcast=True).to(tl.int64) << 32
+    return (_order(bits, BITS) ^ turned) | rank
+
+
+@triton.jit
+def _order(bits, BITS: tl.constexpr):
+    """Invert the bits of negative numbers, but for the sign; done twice, nothing."""
+    negative = (bits >> 31) & 0x7FFF0000 if BITS == 16 else (bits >> 63) & 0x7FFFFFFF00000000
+    return bits ^ negative
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -91,31 +97,29 @@ def _pool(
     m = tl.load(mean + row, mask=c_in, other=0.0)[None, :]
     s = (tl.load(inverse + row, mask=c_in, other=0.0) * tl.load(weight + c, mask=c_in, other=0.0))[None, :]
     b = tl.load(bias + c, mask=c_in, other=0.0)[None, :]
-    # Of equal values the first wins, and a place outside the image loses to the neighbour that it was read as.
+    # Normalisation is monotone, so that the largest normalised value is that of the largest x, or of the smallest where
+    # the scale is negative. Of equal ones the first wins, and a place outside the image loses to the neighbour that it
+    # was read as.
+    turned = tl.where(s < 0, -65536, 0) if BITS == 16 else tl.where(s < 0, -4294967296, 0).to(tl.int64)
     top, left, bottom, right = i > 0, j > 0, 2 * i + 1 < height, 2 * j + 1 < width
-    best = tl.maximum(_key(x4, m, s, b, 5, BITS), 0)
-    best = tl.maximum(best, _key(x0, m, s, b, tl.where(top & left, 9, 0), BITS))
-    best = tl.maximum(best, _key(x1, m, s, b, tl.where(top, 8, 0), BITS))
-    best = tl.maximum(best, _key(x2, m, s, b, tl.where(top & right, 7, 0), BITS))
-    best = tl.maximum(best, _key(x3, m, s, b, tl.where(left, 6, 0), BITS))
-    best = tl.maximum(best, _key(x5, m, s, b, tl.where(right, 4, 0), BITS))
-    best = tl.maximum(best, _key(x6, m, s, b, tl.where(bottom & left, 3, 0), BITS))
-    best = tl.maximum(best, _key(x7, m, s, b, tl.where(bottom, 2, 0), BITS))
-    best = tl.maximum(best, _key(x8, m, s, b, tl.where(bottom & right, 1, 0), BITS))
-    bits = (best >> BITS).to(tl.int16 if BITS == 16 else tl.int32)
-    code = tl.where(bits > 0, 9 - (best & 15).to(tl.int32), NONE)
+    best = _key(x4, turned, 5, BITS)
+    best = tl.maximum(best, _key(x0, turned, tl.where(top & left, 9, 0), BITS))
+    best = tl.maximum(best, _key(x1, turned, tl.where(top, 8, 0), BITS))
+    best = tl.maximum(best, _key(x2, turned, tl.where(top & right, 7, 0), BITS))
+    best = tl.maximum(best, _key(x3, turned, tl.where(left, 6, 0), BITS))
+    best = tl.maximum(best, _key(x5, turned, tl.where(right, 4, 0), BITS))
+    best = tl.maximum(best, _key(x6, turned, tl.where(bottom & left, 3, 0), BITS))
+    best = tl.maximum(best, _key(x7, turned, tl.where(bottom, 2, 0), BITS))
+    best = tl.maximum(best, _key(x8, turned, tl.where(bottom & right, 1, 0), BITS))
+    rank = (best & 15).to(tl.int32)
+    bits = _order((best ^ (best & 15)) ^ turned, BITS)
+    winner = (bits if BITS == 16 else (bits >> 32).to(tl.int32)).to(tl.float32, bitcast=True)
+    value = ((winner - m) * s + b).to(x.dtype.element_ty).to(tl.float32)  # rounded as when stored
+    none = value <= 0  # false for what is not a number
     tile += tl.cast(image, tl.int64) * windows * channels
-    tl.store(pooled + tile, bits.to(x.dtype.element_ty, bitcast=True), mask=inside)
-    tl.store(codes + tile, code.to(tl.int8), mask=inside)
-    winner = tl.where(code == 1, x1, x0)
-    winner = tl.where(code == 2, x2, winner)
-    winner = tl.where(code == 3, x3, winner)
-    winner = tl.where(code == 4, x4, winner)
-    winner = tl.where(code == 5, x5, winner)
-    winner = tl.where(code == 6, x6, winner)
-    winner = tl.where(code == 7, x7, winner)
-    winner = tl.where(code == 8, x8, winner)
-    tl.store(winners + tile, winner, mask=inside)
+    tl.store(pooled + tile, tl.where(none, 0.0, value).to(x.dtype.element_ty), mask=inside)
+    tl.store(codes + tile, tl.where(none, NONE, 9 - rank).to(tl.int8), mask=inside)
+    tl.store(winners + tile, winner.to(x.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=COUNTS)

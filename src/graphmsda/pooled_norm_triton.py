@@ -72,7 +72,9 @@ def pooled_norm(
     (W + 1) // 2), channels last: the first and the last as x, the second int8, 9 for windows where nothing is above 0.
 
     x is bfloat16 or float32, the rest float32. Gradients flow to x, weight and bias, and take into account that mean
-    and inverse, the inverse of the standard deviation, are functions of x.
+    and inverse, the inverse of the standard deviation, are functions of x (so where x is not a number, they are not
+    either). Of equal values of x the first wins; of values that are equal only when rounded, or by a weight of 0, the
+    one with the larger x, or where the weight is negative the smaller.
     """
     pooled, codes, winners = _empty_pooled(x)
     x = x.contiguous(memory_format=torch.channels_last)

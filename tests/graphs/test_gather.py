@@ -39,7 +39,7 @@ def make_inputs(queries, prototypes, size, *, share, keep, seed=0, dtype=torch.f
     return [
         draw(queries, prototypes, low=0, high=9),
         draw(queries, prototypes, low=0, high=9) if share else None,
-        draw(queries, prototypes, low=0, high=9),
+        draw(queries, prototypes, low=0, high=9) if share else None,
         draw(prototypes, size),
         draw(queries, size),
         draw(size) + 1 / 128,
@@ -83,6 +83,7 @@ def spread(inputs, grad):
 
 
 def printed_sum(listen, share, heard, shared, message, bias, keep):
+    heard = listen if heard is None else heard
     out = torch.zeros_like(message)
     for q, v in itertools.product(range(len(message)), range(len(shared))):
         own = shared[v] if share is None else share[q, v] * shared[v]

@@ -17,7 +17,7 @@ CACHED = 2**20  # numbers that a CPU's last cache holds, with room for others
 def gather(
     listen: Tensor,
     share: Tensor | None,
-    heard: Tensor,
+    heard: Tensor | None,
     shared: Tensor,
     message: Tensor,
     bias: Tensor,
@@ -28,8 +28,9 @@ def gather(
 
     .. math:: \text{out}_q = \sum_v l_{qv} \, k_v \odot \mathrm{relu}(a_{qv} P_v + t_{qv} u_q + b)
 
-    Shapes: listen l, share a (None: all 1) and heard t (B, n), shared P and keep k (None: all 1) (n, h), message u
-    (B, h), bias b (h,) -> (B, h). Gradients flow to all but ``keep``.
+    Shapes: listen l, share a and heard t (B, n), shared P and keep k (None: all 1) (n, h), message u (B, h), bias b
+    (h,) -> (B, h). Gradients flow to all but ``keep``. Where a and t are None, a is 1 and t is l: both ends of an edge
+    hear each other alike, and nothing of a prototype's own is lost.
 
     Args:
         listen: What a query takes from each prototype.
@@ -45,9 +46,10 @@ def gather(
             size.
 
     >>> one = torch.ones(1, 1)
-    >>> gather(one, None, one, torch.tensor([[1.0, -3.0]]), torch.tensor([[2.0, 1.0]]), torch.zeros(2), None)
+    >>> gather(one, None, None, torch.tensor([[1.0, -3.0]]), torch.tensor([[2.0, 1.0]]), torch.zeros(2), None)
     tensor([[3., 0.]])
     """
+    assert (share is None) == (heard is None)
     if chunk is None:
         kernels = _kernels() if message.is_cuda and message.dtype == torch.float32 else None
         if kernels is not None:
@@ -58,6 +60,7 @@ def gather(
         gathered: Tensor = _Gather.apply(listen, share, heard, shared, message, bias, keep, chunk)
         return gathered
     own = shared if share is None else share[:, :, None] * shared
+    heard = listen if heard is None else heard
     # Not by `addcmul`, which PyTorch 2.6 cannot write to ONNX for any batch size.
     hidden = F.relu(own + bias + heard[:, :, None] * message[:, None])
     return torch.bmm(listen[:, None], hidden if keep is None else hidden * keep).squeeze(1)
@@ -91,7 +94,7 @@ class _Gather(torch.autograd.Function):
         ctx: Any,
         listen: Tensor,
         share: Tensor | None,
-        heard: Tensor,
+        heard: Tensor | None,
         shared: Tensor,
         message: Tensor,
         bias: Tensor,
@@ -100,6 +103,7 @@ class _Gather(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(listen, share, heard, shared, message, bias, keep)
         ctx.chunk = chunk
+        heard = listen if heard is None else heard
         out = torch.empty_like(message)
         # One room for all chunks: new memory for each would cost a CPU as much as the arithmetic.
         room = shared.new_empty(min(chunk, len(listen)), *shared.shape)
@@ -121,7 +125,8 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        listen, share, heard, shared, message, bias, keep = ctx.saved_tensors
+        listen, share, given, shared, message, bias, keep = ctx.saved_tensors
+        heard = listen if given is None else given
         share_grad = None if share is None else torch.zeros_like(share)
         listen_grad, heard_grad, shared_grad, message_grad, bias_grad = (
             torch.zeros_like(tensor) for tensor in (listen, heard, shared, message, bias)
@@ -148,4 +153,6 @@ class _Gather(torch.autograd.Function):
             shared_grad += torch.bmm(said.T[:, None], by_prototype).squeeze(1)
         if share_grad is None:
             bias_grad = shared_grad.sum(0)
+        if given is None:
+            return listen_grad + heard_grad, None, None, shared_grad, message_grad, bias_grad, None, None
         return listen_grad, share_grad, heard_grad, shared_grad, message_grad, bias_grad, None, None

@@ -8,6 +8,8 @@ Each kernel holds a tile of sums in registers and makes the activations it needs
 - over h: the gradients of l, t and a, from :math:`s \odot z`, :math:`l \, s \odot u` and :math:`l \, s \odot P`;
 - over q: the gradients of P and b, from :math:`l \, a \, s` and :math:`l \, s`.
 
+Where t is not apart from l, neither is its gradient, and a is 1.
+
 No kernel adds across threads, which would take longer than the arithmetic, and none adds atomically: the same input
 gives the same bits.
 """
@@ -49,7 +51,7 @@ COUNTS = ["queries", "prototypes", "part"]  # not to be compiled for anew when t
 @triton.jit(do_not_specialize=COUNTS)
 def _sum_over_prototypes(
     listen, share, heard, shared, message, bias, keep, grad, out, queries, prototypes, size, part,
-    SHARE: tl.constexpr, KEEP: tl.constexpr, BACKWARD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    APART: tl.constexpr, KEEP: tl.constexpr, BACKWARD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     q = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -66,9 +68,9 @@ def _sum_over_prototypes(
     row += tl.cast(first, tl.int64) * size
     for _ in range(first, last):
         weight = tl.load(listen + edge, mask=q_in, other=0.0)
-        t = tl.load(heard + edge, mask=q_in, other=0.0)
+        t = tl.load(heard + edge, mask=q_in, other=0.0) if APART else weight
         z = tl.load(shared + row, mask=c_in, other=0.0)[None, :]
-        if SHARE:
+        if APART:
             z = tl.load(share + edge, mask=q_in, other=0.0)[:, None] * z
         z = z + b[None, :] + t[:, None] * u
         if BACKWARD:
@@ -90,7 +92,7 @@ def _sum_over_prototypes(
 @triton.jit(do_not_specialize=COUNTS)
 def _sum_over_queries(
     listen, share, heard, shared, message, bias, keep, grad, out, queries, prototypes, size, part,
-    SHARE: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    APART: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     v = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -108,32 +110,32 @@ def _sum_over_queries(
     row = tl.cast(first, tl.int64) * size + c
     for _ in range(first, last):
         weight = tl.load(listen + edge, mask=v_in, other=0.0)
-        t = tl.load(heard + edge, mask=v_in, other=0.0)
+        t = tl.load(heard + edge, mask=v_in, other=0.0) if APART else weight
         u = tl.load(message + row, mask=c_in, other=0.0)
         g = tl.load(grad + row, mask=c_in, other=0.0)
         z = p
-        if SHARE:
+        if APART:
             a = tl.load(share + edge, mask=v_in, other=0.0)
             z = a[:, None] * z
         z = z + b[None, :] + t[:, None] * u[None, :]
         slope = tl.where(z <= 0, 0.0, k) * g[None, :]
-        if SHARE:
+        if APART:
             unshared += weight[:, None] * slope
             weight *= a
         total += weight[:, None] * slope
         edge += prototypes
         row += size
     plane = tl.cast(prototypes, tl.int64) * size
-    out += tl.program_id(2) * (2 if SHARE else 1) * plane
+    out += tl.program_id(2) * (2 if APART else 1) * plane
     tl.store(out + tile, total, mask=inside)
-    if SHARE:
+    if APART:
         tl.store(out + plane + tile, unshared, mask=inside)
 
 
 @triton.jit(do_not_specialize=["queries", "part"])
 def _sum_over_columns(
     listen, share, heard, shared, message, bias, keep, grad, out, queries, prototypes, size, part,
-    SHARE: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    APART: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     # P and k are transposed here, and rows of prototypes are lengthened to a multiple of `ALIGNED`.
     q = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -141,9 +143,12 @@ def _sum_over_columns(
     q_in, v_in = q < queries, v < prototypes
     tile = q.to(tl.int64)[:, None] * prototypes + v[None, :]
     inside = q_in[:, None] & v_in[None, :]
-    t = tl.load(heard + tile, mask=inside, other=0.0)
-    if SHARE:
+    weight = tl.load(listen + tile, mask=inside, other=0.0)
+    if APART:
+        t = tl.load(heard + tile, mask=inside, other=0.0)
         a = tl.load(share + tile, mask=inside, other=0.0)
+    else:
+        t = weight
     by_z = tl.zeros((ROWS, COLUMNS), tl.float32)
     by_u = tl.zeros((ROWS, COLUMNS), tl.float32)
     by_p = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -155,23 +160,24 @@ def _sum_over_columns(
         u = tl.load(message + row, mask=q_in, other=0.0)[:, None]
         g = tl.load(grad + row, mask=q_in, other=0.0)[:, None]
         p = tl.load(shared + column, mask=v_in, other=0.0)[None, :]
-        z = a * p if SHARE else p
+        z = a * p if APART else p
         z = z + tl.load(bias + c) + t * u
         k = tl.load(keep + column, mask=v_in, other=0.0)[None, :] if KEEP else 1.0
         slope = tl.where(z <= 0, 0.0, k) * g
         by_z += slope * z
         by_u += slope * u
-        if SHARE:
+        if APART:
             by_p += slope * p
         row += 1
         column += prototypes
-    weight = tl.load(listen + tile, mask=inside, other=0.0)
     plane = tl.cast(queries, tl.int64) * prototypes
-    out += tl.program_id(2) * (3 if SHARE else 2) * plane
-    tl.store(out + tile, by_z, mask=inside)
-    tl.store(out + plane + tile, weight * by_u, mask=inside)
-    if SHARE:
+    out += tl.program_id(2) * (3 if APART else 1) * plane
+    if APART:
+        tl.store(out + tile, by_z, mask=inside)
+        tl.store(out + plane + tile, weight * by_u, mask=inside)
         tl.store(out + 2 * plane + tile, weight * by_p, mask=inside)
+    else:
+        tl.store(out + tile, by_z + weight * by_u, mask=inside)
 
 
 def _run(kernel: Any, inputs: Sequence[Any], sums: tuple[int, ...], length: int, **flags: bool) -> Tensor:
@@ -180,7 +186,7 @@ def _run(kernel: Any, inputs: Sequence[Any], sums: tuple[int, ...], length: int,
     grid = triton.cdiv(sums[1], ROWS), triton.cdiv(sums[2], COLUMNS)
     part = triton.cdiv(length, max(1, min(PROGRAMS // (grid[0] * grid[1]), length // SHORTEST)))
     out: Tensor = message.new_empty(triton.cdiv(length, part), *sums)
-    flags |= {"SHARE": share is not None, "KEEP": keep is not None}
+    flags |= {"APART": share is not None, "KEEP": keep is not None}
     # Products and sums are to be fused into one instruction, which is not the default of every version of Triton.
     options = {"ROWS": ROWS, "COLUMNS": COLUMNS, "num_warps": 4, "enable_fp_fusion": True}
     with torch.cuda.device_of(message):  # Triton launches on the current GPU
@@ -206,14 +212,14 @@ def _aligned(matrix: Any) -> Any:
     return longer
 
 
-INPUTS = "Tensor listen, Tensor? share, Tensor heard, Tensor shared, Tensor message, Tensor bias, Tensor? keep"
+INPUTS = "Tensor listen, Tensor? share, Tensor? heard, Tensor shared, Tensor message, Tensor bias, Tensor? keep"
 
 
 @torch.library.custom_op("graphmsda::gather", mutates_args=(), schema=f"({INPUTS}) -> Tensor")
 def fused_gather(
     listen: Tensor,
     share: Tensor | None,
-    heard: Tensor,
+    heard: Tensor | None,
     shared: Tensor,
     message: Tensor,
     bias: Tensor,
@@ -245,9 +251,9 @@ def _gradients(*tensors: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _empty_gradients(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for the gradients of l, t and a (2 or 3, B, n); of u (B, h); of P, and of b by prototype (1 or 2, n, h)."""
+    """Room for the gradients of l, t and a (1 or 3, B, n); of u (B, h); of P, and of b by prototype (1 or 2, n, h)."""
     listen, share, _, shared, message, *_ = inputs
-    by_edge, by_prototype = (2, 1) if share is None else (3, 2)
+    by_edge, by_prototype = (1, 1) if share is None else (3, 2)
     return (
         listen.new_empty(by_edge, *listen.shape),
         message.new_empty(message.shape),
@@ -261,9 +267,9 @@ def _save(ctx: Any, inputs: tuple[Tensor | None, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     by_edge, by_query, by_prototype = _gradients(*ctx.saved_tensors, grad)
-    share = by_edge[2] if len(by_edge) == 3 else None
+    heard, share = by_edge[1:] if len(by_edge) == 3 else (None, None)
     # Without `share` what reaches P reaches b as well.
-    return by_edge[0], share, by_edge[1], by_prototype[0], by_query, by_prototype[-1].sum(0), None
+    return by_edge[0], share, heard, by_prototype[0], by_query, by_prototype[-1].sum(0), None
 
 
 fused_gather.register_fake(lambda *inputs: inputs[4].new_empty(inputs[4].shape))

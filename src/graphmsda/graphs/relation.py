@@ -248,10 +248,10 @@ def _gathered(
     """What each query takes from the prototypes in the second layer: (B, h)."""
     if not two_way:
         return listen @ _hidden(prepared, keep)
-    total = prepared.degree + edges
-    share = prepared.degree / total if prepared.normalise == "row" else None
-    # Where both are the same numbers, they are two tensors all the same, for compilers that trace gradients.
-    heard = edges / total if prepared.normalise == "row" else listen.view_as(listen)
+    share = heard = None
+    if prepared.normalise == "row":
+        total = prepared.degree + edges
+        share, heard = prepared.degree / total, edges / total
     return gather(listen, share, heard, prepared.shared, message, prepared.layers.b1, keep, chunk)
 
 
