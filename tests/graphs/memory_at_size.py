@@ -33,9 +33,9 @@ def crf(embedding, c, seen, labels, domain, layers, normalise):
 def mrf(embedding, c, labels, domain, seed):
     domains, classes, _ = c.shape
     scale = prototypes.distance_scale(c, torch.ones(domains, classes, dtype=torch.bool), reading="relative")
-    energies = markov.energies(embedding, c, temperature=0.1 * scale)
     clique, edges = markov.clique_edges(c, temperature=0.1 * scale)
-    wrong = markov.sample_wrong_edges(len(labels), 6, domains=domains, classes=classes, seed=seed)
+    pairs = markov.sample_wrong_edges(len(labels), 6, domains=domains, classes=classes, seed=seed)
+    energies, wrong = markov.network_energies(embedding, c, pairs, temperature=0.1 * scale)
     posterior = markov.label_posterior(markov.log_joint(energies))
     loss = constraints.source_risk([posterior], [labels]) + constraints.target_entropy(posterior)
     for reading in markov.READINGS:
@@ -45,7 +45,7 @@ def mrf(embedding, c, labels, domain, seed):
             labels,
             torch.ones(len(labels)),
             clique=clique / edges,
-            wrong=markov.edge_energies(c, wrong, temperature=0.1 * scale),
+            wrong=wrong,
             reading=reading,
         )
     return loss

@@ -123,9 +123,11 @@ def test_wrong_edges_follow_their_seed_alone():
 
 @small
 @given(seeds, *shapes, st.integers(1, 3), st.sampled_from([0, 1, 3, 40]))
-def test_edge_energies(seed, domains, classes, size, queries, count):
+def test_network_energies(seed, domains, classes, size, queries, count):
     c, edges = slow.make(seed, domains, classes, size), draw_wrong(seed, queries, count, domains, classes)
-    found = fast.edge_energies(c, edges, temperature=TAU)
+    z = slow.make(seed + 1, queries, size)
+    own, found = fast.network_energies(z, c, edges, temperature=TAU)
+    assert_same(own, fast.energies(z, c, temperature=TAU))
     assert found.shape == (queries, count)
     for q in range(queries):
         for j in range(count):
@@ -136,15 +138,8 @@ def measure(z, c, domain, label, weight, edges, reading, tau=TAU):
     clique, count = fast.clique_edges(c, temperature=tau)
     if reading == "mean-clique":
         clique = clique / count.clamp(min=1)
-    return fast.likelihood(
-        fast.energies(z, c, temperature=tau),
-        domain,
-        label,
-        weight,
-        clique=clique,
-        wrong=fast.edge_energies(c, edges, temperature=tau),
-        reading=reading,
-    )
+    energies, wrong = fast.network_energies(z, c, edges, temperature=tau)
+    return fast.likelihood(energies, domain, label, weight, clique=clique, wrong=wrong, reading=reading)
 
 
 @small
@@ -162,8 +157,8 @@ def test_verbatim_reading_factors_as_described():
     z, c = slow.make(0, 1, 3), slow.make(1, 3, 4, 3, spread=0.4)
     domain, label, edges = torch.tensor([1]), torch.tensor([2]), draw_wrong(0, 1, 5, 3, 4)
     shared = float(fast.clique_edges(c, temperature=TAU)[0])
-    near = torch.exp(-fast.energies(z, c, temperature=TAU)[0, 1])
-    added = torch.exp(-fast.edge_energies(c, edges, temperature=TAU)[0])
+    energies, wrong = fast.network_energies(z, c, edges, temperature=TAU)
+    near, added = torch.exp(-energies[0, 1]), torch.exp(-wrong[0])
     bracket = near[2] * (1 - added.mean() * 5 / 8) - (near.sum() - near[2]) / 8
     found = measure(z, c, domain, label, torch.ones(1).double(), edges, "verbatim")
     assert_same(found, -math.exp(-shared) * bracket)

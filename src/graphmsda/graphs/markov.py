@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphmsda.errors import UserError
 from graphmsda.graphs.draws import integers
-from graphmsda.graphs.prototypes import squared_distances, wide
+from graphmsda.graphs.prototypes import graph_distances, squared_distances, wide
 
 READINGS = ("verbatim", "mean-clique", "log", "logistic")
 
@@ -120,22 +120,28 @@ def sample_wrong_edges(queries: int, count: int, *, domains: int, classes: int, 
     return torch.stack((first, domain * classes + (first % classes + step) % classes), dim=2)
 
 
-def edge_energies(prototypes: Tensor, edges: Tensor, *, temperature: Tensor | float) -> Tensor:
-    r"""Energies of given edges between prototypes: eq. 17.
+def network_energies(
+    embedding: Tensor, prototypes: Tensor, edges: Tensor, *, temperature: Tensor | float
+) -> tuple[Tensor, Tensor]:
+    r"""`energies` of queries, and the energies of given edges between prototypes: eq. 17.
 
     .. math:: E_{uv} = \frac{1}{\tau} \lVert c_u - c_v \rVert_2^2
 
-    Whatever takes less memory is used: the differences along the edges, or the table of all distances to look them up.
+    For the second, whatever takes less memory is used: the differences along the edges, or the table of all distances
+    to look them up, which comes from one product with the first.
 
-    Shapes: prototypes (D, K, d), edges (Q, N, 2) int64 -> (Q, N).
+    Shapes: embedding (B, d), prototypes (D, K, d), edges (Q, N, 2) int64 -> (B, D, K) and (Q, N).
     """
-    (points,) = wide(prototypes.flatten(0, 1))
+    embedding, points = wide(embedding, prototypes.flatten(0, 1))
     count, size = points.shape
     first, second = edges.unbind(2)
     if count * (count + 2 * size) < 3 * first.numel() * size:
-        table = squared_distances(points, points)
-        return table.flatten()[first * count + second] / temperature
-    return (points[first] - points[second]).square().sum(2) / temperature
+        distances, table = graph_distances(embedding, points)
+        wrong = table.flatten()[first * count + second]
+    else:
+        distances = squared_distances(embedding, points)
+        wrong = (points[first] - points[second]).square().sum(2)
+    return distances.view(len(embedding), *prototypes.shape[:2]) / temperature, wrong / temperature
 
 
 def likelihood(

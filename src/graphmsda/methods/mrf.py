@@ -114,7 +114,8 @@ class MRF(Method):
         weight = torch.cat([target_weight.new_ones(sum(sizes)), ramp * target_weight])
         self.meet(x, label, domain, weight)
 
-        energies = self.energies(x)
+        pairs = self.wrong_pairs(len(label), batch.seed)
+        energies, wrong = markov.network_energies(x, self.prototypes, pairs, temperature=self.temperature())
         posterior = markov.label_posterior(markov.log_joint(energies, self.seen.clone()))
         *source_predictions, target_predictions = torch.split(posterior, [*sizes, len(target_label)])
         terms = {
@@ -123,7 +124,7 @@ class MRF(Method):
             "entropy": ramp * self.entropy_weight * target_entropy(target_predictions),
         }
         # Not `|=`: PyTorch 2.6 cannot compile it for dictionaries.
-        terms.update(self.likelihood_terms(energies, label, domain, weight, batch.seed))
+        terms.update(self.likelihood_terms(energies, wrong, pairs, label, domain, weight))
         return Phase(terms, shown={"pseudo-labelled": target_weight.mean()})
 
     def predict(self, embedding: Tensor) -> Tensor:
@@ -157,18 +158,19 @@ class MRF(Method):
         """Eq. 17 of the edge from each query to each prototype: ``(B, d) -> (B, D, K)``."""
         return markov.energies(embedding, self.prototypes, temperature=self.temperature())
 
+    def wrong_pairs(self, queries: int, seed: Tensor) -> Tensor:
+        """Draw the wrong edges of each query's networks: ``(B, N, 2)``."""
+        return markov.sample_wrong_edges(
+            queries, self.wrong_edges, domains=self.domains, classes=self.classes, seed=seed
+        )
+
     def likelihood_terms(
-        self, energies: Tensor, label: Tensor, domain: Tensor, weight: Tensor, seed: Tensor
+        self, energies: Tensor, wrong: Tensor, pairs: Tensor, label: Tensor, domain: Tensor, weight: Tensor
     ) -> dict[str, Tensor]:
         """Eq. 22 in the chosen reading; with the log-ratio, the cliques that cancel get a term of their own."""
-        temperature = self.temperature()
-        total, edges = markov.clique_edges(self.prototypes, temperature=temperature, seen=self.seen.clone())
-        pairs = markov.sample_wrong_edges(
-            len(label), self.wrong_edges, domains=self.domains, classes=self.classes, seed=seed
-        )
+        total, edges = markov.clique_edges(self.prototypes, temperature=self.temperature(), seen=self.seen.clone())
         mean = total / edges.clamp(min=1)
         # A network that links a prototype never met has no likelihood: its place is arbitrary.
-        wrong = markov.edge_energies(self.prototypes, pairs, temperature=temperature)
         unmet = ~self.seen.flatten()[pairs].all(dim=2)
         loss = markov.likelihood(
             energies.masked_fill(~self.seen, FAR),

@@ -98,7 +98,8 @@ class MRFPlus(MRF):
         ones = believed.new_ones(sum(sizes))
         self.meet(x, label, domain, torch.cat([ones, believed]))
 
-        energies = self.energies(x)
+        pairs = self.wrong_pairs(len(label), batch.seed)
+        energies, wrong = markov.network_energies(x, self.prototypes, pairs, temperature=self.temperature())
         posterior = markov.label_posterior(markov.log_joint(energies, self.seen.clone()))
         *source_predictions, target_predictions = torch.split(posterior, [*sizes, len(target_label)])
         likelihoods = target_predictions.gather(1, target_label[:, None]).squeeze(1)
@@ -108,7 +109,7 @@ class MRFPlus(MRF):
             "target": -self.target_weight * torch.where(weight > 0, weight * likelihoods, 0).mean(),
         }
         # Not `|=`: PyTorch 2.6 cannot compile it for dictionaries.
-        terms.update(self.likelihood_terms(energies, label, domain, torch.cat([ones, weight]), batch.seed))
+        terms.update(self.likelihood_terms(energies, wrong, pairs, label, domain, torch.cat([ones, weight])))
         return Phase(terms, shown={"pseudo-labelled": believed.mean()}, state={"believed": shares})
 
     @torch.no_grad()
