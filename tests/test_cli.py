@@ -174,8 +174,8 @@ def test_a_run_from_python_is_the_same_and_knows_its_data(
     for file in ("model.safetensors", "config.yaml"):
         assert (tmp_path / "called" / file).read_bytes() == (tmp_path / "typed" / file).read_bytes()
     capsys.readouterr()
-    assert main(["select", str(tmp_path / "called")]) == 0
-    assert "called" in capsys.readouterr().out
+    assert main(["select", str(tmp_path / "called"), "--json"]) == 0
+    assert str(tmp_path / "called") in json.dumps(json.loads(capsys.readouterr().out))
 
 
 def test_arrays_of_images_and_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
