@@ -169,8 +169,7 @@ def test_a_run_from_python_is_the_same_and_knows_its_data(
 ) -> None:
     assert main([*fit_flags(data, tmp_path / "typed"), "--image-size", "16"]) == 0
     task = Task.load([data / "a", data / "b"], data / "d", image_size=16, progress=False)
-    quick = {"epochs": 2, "steps_per_epoch": 3, "batch_size": 6, "device": "cpu"}
-    fit(task, out=tmp_path / "called", **quick)  # type: ignore[arg-type]
+    fit(task, out=tmp_path / "called", epochs=2, steps_per_epoch=3, batch_size=6, device="cpu")
     for file in ("model.safetensors", "config.yaml"):
         assert (tmp_path / "called" / file).read_bytes() == (tmp_path / "typed" / file).read_bytes()
     capsys.readouterr()
