@@ -11,9 +11,9 @@ from graphmsda.graphs import gather_triton  # noqa: E402
 
 TILE = {"WINDOWS": 16, "CHANNELS": 64}
 SUMS = {"ROWS": gather_triton.ROWS, "COLUMNS": gather_triton.COLUMNS}
-PATCH = {"HEIGHT": 32, "WIDTH": 32, "EACH": 3, "SIZE": 5, "RUN": 16}
+PATCH = {"HEIGHT": 32, "WIDTH": 32, "EACH": 3, "RUN": 16, "OUT": 64, "PIXELS": patch_conv_triton.PIXELS}
 FLOATS = {"mean", "inverse", "weight", "bias", "total", "along"}  # in float32 whatever the pictures are in
-COUNTS = {"images", "height", "width", "channels", "windows", "groups", "image", "down"}
+COUNTS = {"images", "height", "width", "channels", "windows", "count", "image", "down"}
 COUNTS |= {"queries", "prototypes", "size", "part"}
 
 
@@ -53,9 +53,10 @@ def test_gather(name, apart):
     assert compile_for_gpu(getattr(gather_triton, name), "fp32", constants)
 
 
-def test_patches():
-    constants = PATCH | {"BLOCK": patch_conv_triton.BLOCK, "GROUP": patch_conv_triton.GROUP}
-    assert compile_for_gpu(patch_conv_triton._copy, "bf16", constants)
+@pytest.mark.parametrize("size", patch_conv_triton.SIZES)
+@pytest.mark.parametrize("name", ["_convolve", "_sum_over_pixels"])
+def test_convolution(name, size):
+    assert compile_for_gpu(getattr(patch_conv_triton, name), "bf16", PATCH | {"SIZE": size})
 
 
 def test_what_the_compiler_refuses_is_found():
@@ -72,6 +73,6 @@ def test_what_the_compiler_refuses_is_found():
 def test_all_kernels_are_here():
     modules = (pooled_norm_kernels, gather_triton, patch_conv_triton)
     kernels = {name for module in modules for name, value in vars(module).items() if hasattr(value, "arg_names")}
-    helpers = {"_windows", "_places", "_key", "_order"}
-    mine = {"_pool", "_sum_over_windows", "_spread", "_copy"}
+    helpers = {"_windows", "_places", "_key", "_order", "_begin"}
+    mine = {"_pool", "_sum_over_windows", "_spread", "_convolve", "_sum_over_pixels"}
     assert kernels - helpers == mine | {"_sum_over_prototypes", "_sum_over_queries", "_sum_over_columns"}

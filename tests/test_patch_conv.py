@@ -73,15 +73,28 @@ def test_the_kernel_in_the_interpreter() -> None:
 def check_in_the_interpreter() -> None:
     from graphmsda import patch_conv_triton as kernels
 
-    for count, height, width, channels, size, run in ((2, 5, 7, 3, 5, 16), (3, 8, 4, 1, 3, 8), (1, 33, 30, 4, 3, 16)):
-        pixels = torch.randn(count, height + size - 1, width + size + run // channels, channels)
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randint(-4, 5, shape, generator=generator) / 4
+
+    kernels.PIXELS, kernels.PROGRAMS = 16, 3
+    for count, height, width, channels, size in ((2, 5, 7, 3, 5), (3, 8, 4, 3, 3), (1, 1, 3, 3, 5)):
+        pixels = draw(count, height + size - 1, width + size + 2, channels)
+        rows, grad = draw(16, size * kernels.RUN).requires_grad_(), draw(count * height * width, 16)
         image, down, right, _ = pixels.stride()
-        wanted = pixels.as_strided((count, height, width, size, run), (image, down, right, down, 1))
-        found = kernels.write_patches(pixels, height, width, size, run)
-        assert torch.equal(found, wanted.reshape(found.shape))
+        patches = pixels.as_strided((count, height, width, size, kernels.RUN), (image, down, right, down, 1))
+        wanted = patches.reshape(-1, size * kernels.RUN) @ rows.T
+        found = kernels.convolve(pixels, rows, height, width)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(*(torch.autograd.grad(y, rows, grad)[0] for y in (found, wanted)))
         torch.library.opcheck(
-            kernels.write_patches, (pixels, height, width, size, run), test_utils=("test_schema", "test_faketensor")
+            kernels.convolve,
+            (pixels, rows, height, width),
+            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
         )
+        checks = {"test_utils": ("test_schema", "test_faketensor")}
+        torch.library.opcheck(kernels.convolve_sums, (pixels, grad, height, width, size), **checks)
 
 
 @gpu

@@ -48,6 +48,13 @@ def separate(norm):
     return nn.Sequential(first, nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
 
 
+def tied(normed):
+    """Return windows with several equal maxima, of which modules choose the first, the kernel the larger pixel."""
+    padded = nn.functional.pad(normed.float(), (1, 1, 1, 1), value=-torch.inf)
+    windows = padded.unfold(2, 3, 2).unfold(3, 3, 2).flatten(4)
+    return (windows == windows.amax(4, keepdim=True)).sum(4) > 1
+
+
 def new(channels, domains, sizes):
     """Return a norm with weights of both signs."""
     norm = PooledNorm(channels, domains, Layout(), eps=1e-3, momentum=0.2)
@@ -433,12 +440,13 @@ def test_a_step_on_a_gpu(shape, dtype, compiled):
     leaves = [x.clone().requires_grad_() for _ in range(2)]
     outputs = [torch.compile(norm, fullgraph=True)(leaves[0]) if compiled else norm(leaves[0]), wanted(leaves[1])]
     grad = torch.randn(outputs[1].shape, device="cuda", generator=generator).to(dtype)
+    grad[tied(copy.deepcopy(wanted[0])(x).detach())] = 0
     for output in outputs:
         output.backward(grad)
     torch.testing.assert_close(*outputs, rtol=CLOSE[dtype], atol=CLOSE[dtype])
     for (name, one), two in zip(norm.named_buffers(), wanted.buffers(), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4, msg=name)
-    # Where two values of a window differ by less than rounding, the other one may win: hence no bound for each pixel.
+    # Statistics that differ by rounding may let the other one of two close values win: hence no bound for each pixel.
     for one, two in zip((leaves[0], *norm.parameters()), (leaves[1], *wanted.parameters()), strict=True):
         difference = (one.grad.double() - two.grad.double()).norm() / two.grad.double().norm()
         assert difference < (0.01 if dtype == torch.float32 else 0.03)

@@ -15,7 +15,7 @@ PIECES = 64  # into which the long sum of a weight's gradient is cut: one produc
 
 
 class PatchConv2d(nn.Conv2d):
-    """A convolution of a picture's few channels, compiled in mixed precision on a GPU as one product with its patches.
+    """A convolution of a picture's few channels, compiled in mixed precision on a GPU as products with its patches.
 
     Tensor cores want channels in multiples of eight; with three, a library's convolution and its gradient take twice
     as long as making all patches and multiplying them. Otherwise, and with strides and even kernels, an ``nn.Conv2d``.
@@ -48,14 +48,15 @@ def patch_product(x: Tensor, weight: Tensor) -> Tensor:
     edge = size // 2
     beyond = -(-more // channels)  # pixels that the last run of a row reads on into
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, edge, edge + beyond, edge, edge)).contiguous()
+    rows = F.pad(weight.permute(0, 2, 3, 1).flatten(2), (0, more)).flatten(1)
     kernels = _kernels() if x.is_cuda else None
-    if kernels is not None:
-        patches = kernels.write_patches(pixels, height, width, size, run + more)
+    y: Tensor
+    if kernels is not None and kernels.takes(size, run + more, len(weight), x.dtype):
+        y = kernels.convolve(pixels, rows, height, width)
     else:
         image, down, right, _ = pixels.stride()
         patches = pixels.as_strided((count, height, width, size, run + more), (image, down, right, down, 1))
-    rows = F.pad(weight.permute(0, 2, 3, 1).flatten(2), (0, more)).flatten(1)
-    y: Tensor = _Product.apply(patches.reshape(-1, size * (run + more)), rows)
+        y = _Product.apply(patches.reshape(-1, size * (run + more)), rows)
     return y.view(count, height, width, -1).permute(0, 3, 1, 2)
 
 
