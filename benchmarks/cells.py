@@ -10,7 +10,6 @@ import re
 import shlex
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -263,12 +262,14 @@ def run_cells(
     """Yield each finished cell with its rows, or with one line of error; at the deadline end what is not finished.
 
     Args:
-        cells: What to train, in this order.
+        cells: What to train, in this order, but that the first cell of a method goes ahead of others of it, if there is
+            anything else to do: on a GPU it compiles what they then find compiled.
         jobs: How many processes train at a time.
         deadline: When to stop, on the clock of `time.monotonic`.
         scratch: An empty folder.
     """
-    waiting, started = deque(cells), 0
+    waiting, started = list(cells), 0
+    known: set[str] = set()  # methods of which a cell has finished
     workers: list[Worker] = []
     try:
         while True:
@@ -279,7 +280,9 @@ def run_cells(
                         break
                     free, started = Worker(scratch, started), started + 1
                     workers.append(free)
-                free.give(waiting.popleft())
+                begun = {worker.cell.method for worker in workers if worker.cell is not None} - known
+                first = next((number for number, cell in enumerate(waiting) if cell.method not in begun), 0)
+                free.give(waiting.pop(first))
             busy = {worker.tasks: worker for worker in workers if worker.cell is not None}
             ready = connection.wait(list(busy), timeout=max(0.0, deadline - time.monotonic())) if busy else []
             if not ready:
@@ -291,6 +294,7 @@ def run_cells(
                 if not worker.process.is_alive():
                     workers.remove(worker)
                 if cell is not None:
+                    known.add(cell.method)
                     yield cell, found
     finally:
         for worker in workers:

@@ -200,6 +200,38 @@ def test_deadline_ends_what_runs(tmp_path: Path) -> None:
     assert not [child for child in multiprocessing.active_children() if child.name.startswith("Spawn")]
 
 
+def test_first_cell_of_a_method_goes_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+
+    class AtOnce:
+        def __init__(self, scratch: Path, number: int) -> None:
+            self.tasks, self.theirs = multiprocessing.Pipe()
+            self.process = multiprocessing.current_process()
+            self.cell: cells.Cell | None = None
+
+        def give(self, cell: cells.Cell) -> None:
+            self.cell = cell
+            given.append(f"{cell.method} {cell.seed}")
+            self.theirs.send(given[-1])
+
+        def take(self) -> str:
+            return str(self.tasks.recv())
+
+        def ask_to_stop(self) -> None:
+            self.tasks.close()
+
+        def stop(self) -> None:
+            self.theirs.close()
+
+    monkeypatch.setattr(cells, "Worker", AtOnce)
+    asked = [dataclasses.replace(cell(method), seed=seed) for method in ("mrf", "crf") for seed in range(2)]
+    found = list(cells.run_cells(asked, 2, time.monotonic() + 60, tmp_path))
+    assert given[:2] == ["mrf 0", "crf 0"]
+    assert sorted(given) == sorted(text for _, text in found) == ["crf 0", "crf 1", "mrf 0", "mrf 1"]
+    given.clear()
+    assert len(list(cells.run_cells(asked[:2], 2, time.monotonic() + 60, tmp_path))) == 2, "nothing else to do"
+
+
 def test_rows_replace_those_of_the_same_cell(tmp_path: Path) -> None:
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     failed = row(target="sv", error="broken")
