@@ -4,7 +4,8 @@
     python benchmarks/results_page.py --print    # show them and leave the page alone
 
 Rows called "default" make the table of methods, all others the table of other settings; rehearsals enter neither. A row
-that does not say which command, commit and hardware made it is refused.
+that does not say which command, commit and hardware made it is refused. Times are those of ``graphmsda study timing``,
+kept in ``results/timing.json``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ METHODS = {"source-only": "Source-only", "adabn": "AdaBN", "crf": "CRF", "mrf": 
 METHODS |= {name: NAMES.get(name, name.upper()) for name in graphmsda.METHODS if name not in METHODS}
 MAIN = ("source-only", "adabn", "crf", "mrf", "mrf-plus")  # shown even where they have not been measured
 NEEDED = ("method", "setting", "target", "seed", "epochs", "accuracy", "command", "commit", "hardware")
+NEEDED_OF_TIMES = ("method", "training", "inference", "command", "commit", "hardware")
 # Targets in the order of the paper's table, as columns are headed.
 TARGETS = {
     "digits-five": {"mm": "mm", "mt": "mt", "up": "up", "sv": "sv", "syn": "syn, re-synthesised"},
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def tables(folder: Path) -> dict[str, str]:
-    """Return the text of each place in the page: two for each benchmark."""
+    """Return the text of each place in the page: two for each benchmark, and the times."""
     found = {}
     for benchmark in TARGETS:
         rows = [row for row in checked(folder / f"{benchmark}.json") if not row.get("playing")]
@@ -65,14 +67,15 @@ def tables(folder: Path) -> dict[str, str]:
         others = [row for row in rows if row["setting"] != "default"]
         found[benchmark] = methods_text(benchmark, default)
         found[f"{benchmark}-settings"] = settings_text(benchmark, others, default)
+    found["timing"] = timing_text(checked(folder / "timing.json", NEEDED_OF_TIMES))
     return found
 
 
-def checked(path: Path) -> list[Row]:
+def checked(path: Path, needed: Sequence[str] = NEEDED) -> list[Row]:
     """Return the runs of a file, none if it does not exist; refuse those of which it is not known what made them."""
     runs = read(path)["runs"]
     for number, row in enumerate(runs, 1):
-        for name in NEEDED:
+        for name in needed:
             if row.get(name) in (None, "", "unknown"):
                 which = " ".join(str(row[key]) for key in ("method", "target", "seed") if key in row)
                 raise UserError(
@@ -144,6 +147,28 @@ def settings_text(benchmark: str, rows: Sequence[Row], default: Sequence[Row]) -
     lines = table(head, body)
     lines[1] = lines[1].replace("|---|---:", "|---|---", 1)  # a name reads from the left
     return "\n".join([*lines, "", *details(rows)])
+
+
+def timing_text(rows: Sequence[Row]) -> str:
+    """Return the seconds of 100 iterations of each method, the paper's beside ours, and how they were measured."""
+    if not rows:
+        return "Not measured yet: `graphmsda study timing --out studies/timing`."
+    phases = ("training", "inference")
+    head = ["", *(f"{phase}, s" for phase in phases), *(f"{phase}, the paper" for phase in phases)]
+    body = []
+    for method, name in METHODS.items():
+        for row in rows:
+            if row["method"] == method:
+                ours = [f"{statistics.mean(row[phase]):.3f} ± {statistics.stdev(row[phase]):.3f}" for phase in phases]
+                printed = [paper.timing(method, phase) for phase in phases]
+                body.append(
+                    [name, *ours, *(" ± ".join(f"{value:.2f}" for value in some or ()) or "–" for some in printed)]
+                )
+    lacking = ", ".join(name for method, name in METHODS.items() if not any(row["method"] == method for row in rows))
+    made = dict.fromkeys((row["commit"], row["hardware"], row["torch"], row["date"]) for row in rows)
+    lines = [f"{hardware}, PyTorch {torch}, commit {commit}, {date}." for commit, hardware, torch, date in made]
+    lines += [f"Not measured yet: {lacking}."] if lacking else []
+    return "\n".join([*table(head, body), "", *lines, "`graphmsda study timing --out studies/timing`"])
 
 
 def against(rows: Sequence[Row], default: Sequence[Row]) -> str:

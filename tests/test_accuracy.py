@@ -303,6 +303,20 @@ def test_page_says_what_misses_the_paper(tmp_path: Path) -> None:
     assert "More than 3 points below the paper: CRF: → mm by 5.6; MRF: → mt by 7.2, → up by 5.5." in text
 
 
+def test_page_shows_times_beside_the_papers(tmp_path: Path) -> None:
+    made = {"command": "c", "commit": "abc", "hardware": "a GPU", "torch": "2.9", "date": "today"}
+    times = [{"method": "mrf", "training": [0.1, 0.2], "inference": [0.3, 0.3], **made}]
+    accuracy_rows.write(tmp_path / "timing.json", {"runs": times, "failed": []})
+    text = results_page.tables(tmp_path)["timing"]
+    assert "| MRF | 0.150 ± 0.071 | 0.300 ± 0.000 | 16.54 ± 0.10 | 5.40 ± 0.08 |" in text
+    assert "a GPU, PyTorch 2.9, commit abc, today." in text
+    assert "Not measured yet: Source-only, " in text
+    del times[0]["hardware"]
+    accuracy_rows.write(tmp_path / "timing.json", {"runs": times, "failed": []})
+    with pytest.raises(UserError, match="has no hardware"):
+        results_page.tables(tmp_path)
+
+
 def test_page_has_a_place_for_each_table(tmp_path: Path) -> None:
     page = tmp_path / "results.md"
     page.write_text((ROOT / "docs" / "results.md").read_text(encoding="utf-8"), encoding="utf-8")
