@@ -131,7 +131,7 @@ def measure_inference(options: Options) -> Iterator[dict[str, Any]]:
 
     The bare network gets the same array, in the pieces that `Run` takes and in larger ones; the faster counts.
     """
-    for side, backbone, count in ((32, "3conv-2fc", 32_768 if CUDA else 512), (224, "resnet18", 2048 if CUDA else 32)):
+    for side, backbone, count in ((32, "3conv-2fc", 131_072 if CUDA else 512), (224, "resnet18", 8192 if CUDA else 32)):
         task = noise_task(SOURCES, 32, side=side)
         images = torch.randint(0, 256, (count, side, side, 3), dtype=torch.uint8)
         inputs = images.permute(0, 3, 1, 2)

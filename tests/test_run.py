@@ -51,7 +51,8 @@ def save_images(folder: Path, x: Tensor, suffix: str = "png") -> list[Path]:
 
 
 def chunks_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphmsda.run.chunk_size", lambda shape, device: size)
+    for module in ("run", "streaming"):
+        monkeypatch.setattr(f"graphmsda.{module}.chunk_size", lambda shape, device: size)
 
 
 def test_files_arrays_and_tensors_give_the_same(run: Run, tmp_path: Path) -> None:

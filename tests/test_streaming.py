@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmsda.streaming import MOST, chunk_size, one_behind, overlap, pieces, to_device, to_host
+from graphmsda.streaming import MOST, chunk_size, one_behind, overlap, pieces, split_rows, to_device, to_host
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -130,6 +130,11 @@ def test_chunks_take_no_new_memory_of_a_gpu_in_the_long_run() -> None:
 def test_sizes_are_sane_for_any_shape(shape: tuple[int, ...]) -> None:
     assert chunk_size(shape, CPU) == 256
     assert 256 <= chunk_size(shape, GPU) <= MOST
+    for device in (CPU, GPU):
+        for count in (0, 1, 64, 65, 256, 257, 10_000):
+            rows = [row for part in split_rows(count, shape, device) for row in part]
+            assert rows == list(range(count))
+            assert all(0 < len(part) <= chunk_size(shape, device) for part in split_rows(count, shape, device))
     x = torch.empty(256, *shape, device="meta")
     parts = pieces(x)
     assert sum(map(len, parts)) == 256

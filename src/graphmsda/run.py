@@ -19,7 +19,7 @@ from graphmsda.methods import Method, build_method
 from graphmsda.predictions import Evaluation as Evaluation
 from graphmsda.predictions import Predictions as Predictions
 from graphmsda.predictions import count_pairs, summarise
-from graphmsda.streaming import Answers, answer, chunk_size, embed
+from graphmsda.streaming import Answers, answer, chunk_size, embed, split_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -217,8 +217,7 @@ class Run:
         return read
 
     def _answers(self, read: Callable[[range], Decoded], count: int, domain: int) -> Iterator[Answers]:
-        size = chunk_size(self.about["shape"], self.device)
-        parts = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
+        parts = split_rows(count, self.about["shape"], self.device)
         return answer(self.method, self._predictor, self.device, read, parts, domain)
 
     def _stream_listing(self, listing: Listing) -> Iterator[Predictions]:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
@@ -99,6 +100,22 @@ def chunk_size(shape: Sequence[int], device: torch.device) -> int:
     if device.type == "cpu":
         return CHUNK
     return min(MOST, max(CHUNK, GPU_BYTES // _bytes(shape)))
+
+
+def split_rows(count: int, shape: Sequence[int], device: torch.device) -> list[range]:
+    """Return the rows of so many samples to read and predict at a time, in order.
+
+    A GPU idles until the first ones have come, which are therefore few.
+
+    >>> [len(rows) for rows in split_rows(12_000, [3, 32, 32], torch.device("cuda"))]
+    [1365, 5461, 5174]
+    >>> split_rows(300, [3, 32, 32], torch.device("cpu"))
+    [range(0, 256), range(256, 300)]
+    """
+    size = chunk_size(shape, device)
+    first = size if device.type == "cpu" else size // 4
+    begins = [*range(0, min(first, count), first), *range(first, count, size)]
+    return [range(begin, end) for begin, end in pairwise([*begins, count])]
 
 
 def pieces(x: Tensor) -> Sequence[Tensor]:

@@ -17,7 +17,7 @@ from graphmsda.engine import folder
 from graphmsda.engine.settings import INTERVAL
 from graphmsda.engine.training import Training
 from graphmsda.errors import UserError
-from graphmsda.streaming import answer, chunk_size
+from graphmsda.streaming import answer, split_rows
 
 COLUMN = "watched accuracy"  # in metrics.jsonl
 READINGS = 40  # of a run, about
@@ -54,8 +54,7 @@ class Watcher:
         def some(rows: range) -> Decoded:
             return Decoded(watched.x[rows.start : rows.stop], list(range(len(rows))), [])
 
-        size = chunk_size(watched.x.shape[1:], training.device)
-        parts = [range(begin, min(begin + size, len(watched.x))) for begin in range(0, len(watched.x), size)]
+        parts = split_rows(len(watched.x), watched.x.shape[1:], training.device)
         found = answer(self.method, self.method.predictor(), training.device, some, parts)
         right = sum(int((part.best == watched.y[part.rows.start : part.rows.stop].cpu()).sum()) for part in found)
         return right / len(watched.y)

@@ -14,7 +14,7 @@ from graphmsda.data.named import NamedTask
 from graphmsda.domains import EvalSet, Samples
 from graphmsda.engine.watch import oracle_accuracy
 from graphmsda.run import Run
-from graphmsda.streaming import answer, chunk_size
+from graphmsda.streaming import answer, split_rows
 
 SURE = 0.95  # a prediction above it counts as confident
 
@@ -85,8 +85,7 @@ def label_free(run: Run, x: Samples) -> dict[str, float]:
     def read(rows: range) -> Decoded:
         return Decoded(x[rows.start : rows.stop], list(range(len(rows))), [])
 
-    size = chunk_size(x.shape[1:], run.device)
-    parts = [range(begin, min(begin + size, len(x))) for begin in range(0, len(x), size)]
+    parts = split_rows(len(x), x.shape[1:], run.device)
     with torch.inference_mode():
         found = answer(run.method, run.method.predictor(), run.device, read, parts)
         probabilities = torch.cat([part.probabilities for part in found]).double()
