@@ -193,6 +193,14 @@ def test_cells_in_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "give another --name" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["equations", "parts", "sensitivity"])
+def test_settings_kept_here_can_be_asked_for(name: str) -> None:
+    words = ["--benchmark", "digits-five", "--settings", str(ROOT / "benchmarks" / f"{name}.yaml"), "--targets", "mm"]
+    found = asked(*words)
+    assert len({c.setting for c in found}) == len(found) >= 8
+    assert all(c.parameters or c.settings for c in found), "none is the default under another name"
+
+
 def test_deadline_ends_what_runs(tmp_path: Path) -> None:
     endless = dataclasses.replace(cell(), settings={**SMALL, "epochs": 100_000, "steps_per_epoch": 100})
     begin = time.monotonic()
