@@ -22,7 +22,7 @@ RULES = (
     ("optimiser and combined", r"adam|sgd|multi_tensor|lerp|foreach|addcdiv|^triton_for_|^triton_\w{3}_fused_\d+$"),
     ("norm and pooling", r"^_pool|^_sum_over_windows|^_spread|norm|pool|bn_|var_mean|threshold_backward"),
     ("copies", r"memcpy|memset|direct_copy|indexselect|index_select|^triton_\w+_fused_(_to_copy|copy_|clone|_)+\d*$"),
-    ("convolution", r"^(?!triton_).*(conv|implicit|fprop|dgrad|wgrad|cudnn|nhwc|nchw)"),
+    ("convolution", r"^_sum_over_pixels|^(?!triton_).*(conv|implicit|fprop|dgrad|wgrad|cudnn|nhwc|nchw)"),
     ("matrix product", r"gemm|nvjet|cutlass|gemv|splitk"),
 )
 REST = "graph and losses"
@@ -71,6 +71,8 @@ def group(name: str) -> str:
 
     >>> [group(name) for name in ("nvjet_hsh_128x256_64x4", "triton_red_fused_convolution_var_mean_3", "triton_poi_1")]
     ['matrix product', 'norm and pooling', 'graph and losses']
+    >>> [group(name) for name in ("_convolve", "_sum_over_pixels", "_sum_over_queries")]
+    ['convolution', 'convolution', 'graph and losses']
     """
     return next((what for what, rule in RULES if re.search(rule, name, re.IGNORECASE)), REST)
 
