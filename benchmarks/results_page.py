@@ -30,7 +30,7 @@ METHODS = {"source-only": "Source-only", "adabn": "AdaBN", "crf": "CRF", "mrf": 
 METHODS |= {name: NAMES.get(name, name.upper()) for name in graphmsda.METHODS if name not in METHODS}
 MAIN = ("source-only", "adabn", "crf", "mrf", "mrf-plus")  # shown even where they have not been measured
 NEEDED = ("method", "setting", "target", "seed", "epochs", "accuracy", "command", "commit", "hardware")
-NEEDED_OF_TIMES = ("method", "training", "inference", "command", "commit", "hardware")
+NEEDED_OF_TIMES = ("method", "training", "inference", "command", "commit", "hardware", "torch", "date")
 # Targets in the order of the paper's table, as columns are headed.
 TARGETS = {
     "digits-five": {"mm": "mm", "mt": "mt", "up": "up", "sv": "sv", "syn": "syn, re-synthesised"},
@@ -67,11 +67,11 @@ def tables(folder: Path) -> dict[str, str]:
         others = [row for row in rows if row["setting"] != "default"]
         found[benchmark] = methods_text(benchmark, default)
         found[f"{benchmark}-settings"] = settings_text(benchmark, others, default)
-    found["timing"] = timing_text(checked(folder / "timing.json", NEEDED_OF_TIMES))
+    found["timing"] = timing_text(checked(folder / "timing.json", NEEDED_OF_TIMES, "graphmsda study timing"))
     return found
 
 
-def checked(path: Path, needed: Sequence[str] = NEEDED) -> list[Row]:
+def checked(path: Path, needed: Sequence[str] = NEEDED, by: str = "benchmarks/accuracy.py") -> list[Row]:
     """Return the runs of a file, none if it does not exist; refuse those of which it is not known what made them."""
     runs = read(path)["runs"]
     for number, row in enumerate(runs, 1):
@@ -79,7 +79,7 @@ def checked(path: Path, needed: Sequence[str] = NEEDED) -> list[Row]:
             if row.get(name) in (None, "", "unknown"):
                 which = " ".join(str(row[key]) for key in ("method", "target", "seed") if key in row)
                 raise UserError(
-                    f"{path}: run {number} ({which}) has no {name}; measure it again with benchmarks/accuracy.py, "
+                    f"{path}: run {number} ({which}) has no {name}; measure it again with {by}, "
                     "which records what made it"
                 )
     return list(runs)
@@ -159,7 +159,7 @@ def timing_text(rows: Sequence[Row]) -> str:
     for method, name in METHODS.items():
         for row in rows:
             if row["method"] == method:
-                ours = [f"{statistics.mean(row[phase]):.3f} ± {statistics.stdev(row[phase]):.3f}" for phase in phases]
+                ours = [seconds(row[phase]) for phase in phases]
                 printed = [paper.timing(method, phase) for phase in phases]
                 body.append(
                     [name, *ours, *(" ± ".join(f"{value:.2f}" for value in some or ()) or "–" for some in printed)]
@@ -169,6 +169,15 @@ def timing_text(rows: Sequence[Row]) -> str:
     lines = [f"{hardware}, PyTorch {torch}, commit {commit}, {date}." for commit, hardware, torch, date in made]
     lines += [f"Not measured yet: {lacking}."] if lacking else []
     return "\n".join([*table(head, body), "", *lines, "`graphmsda study timing --out studies/timing`"])
+
+
+def seconds(times: Sequence[float]) -> str:
+    """Return mean and, of several, standard deviation.
+
+    >>> seconds([0.1, 0.2]), seconds([0.1])
+    ('0.150 ± 0.071', '0.100')
+    """
+    return f"{statistics.mean(times):.3f}" + (f" ± {statistics.stdev(times):.3f}" if len(times) > 1 else "")
 
 
 def against(rows: Sequence[Row], default: Sequence[Row]) -> str:

@@ -321,7 +321,7 @@ def test_page_shows_times_beside_the_papers(tmp_path: Path) -> None:
     assert "Not measured yet: Source-only, " in text
     del times[0]["hardware"]
     accuracy_rows.write(tmp_path / "timing.json", {"runs": times, "failed": []})
-    with pytest.raises(UserError, match="has no hardware"):
+    with pytest.raises(UserError, match="has no hardware; measure it again with graphmsda study timing, which"):
         results_page.tables(tmp_path)
 
 
