@@ -177,7 +177,7 @@ def test_timing(places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
     text = capsys.readouterr().out
     assert "training (s)" in text
     assert "has nothing to choose from" in told(capsys, ["study", "show", str(tmp_path), "--by", "entropy"])
-    assert "(17.41)" in text  # the paper's
+    assert "(17.41)" not in text, "the paper's is of another network, of more iterations and images"
     assert "Seconds of 2 iterations, mean and standard deviation of 3; mlp, 6 images of each domain" in text
     for row in read_study(tmp_path).rows.values():
         assert len(row["training"]) == len(row["inference"]) == 3

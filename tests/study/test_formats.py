@@ -42,6 +42,15 @@ def digits(missing: bool = False) -> Study:
     return study_of(cells, accuracy)
 
 
+@pytest.mark.parametrize(("iterations", "batch", "beside"), [(100, 128, True), (100, 16, False), (2, 128, False)])
+def test_times_beside_the_papers_only_where_they_are_of_the_same_job(iterations: int, batch: int, beside: bool) -> None:
+    cell = Cell("multi-source", "noise", "mrf", 0, varied={"iterations": iterations, "repeats": 2})
+    row = {"training": [0.1, 0.2], "inference": [0.3, 0.3], "backbone": "3conv-2fc", "batch_size": batch}
+    text = show(Study(Path("study"), {"format": 1, "kind": "timing", **DIGITS.about()}, [cell], {cell.path: row}, {}))
+    assert "0.15 ± 0.07" in text
+    assert ("16.54" in text) == ("Table 8" in text) == beside
+
+
 def test_text_of_the_papers_first_table() -> None:
     text = show(digits())
     lines = text.splitlines()
