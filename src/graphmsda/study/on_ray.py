@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from graphmsda import __version__
+from graphmsda.engine.signals import stop_on_signal
 from graphmsda.errors import UserError
 from graphmsda.study import attempts
 from graphmsda.study.cells import STUDY
@@ -123,10 +124,14 @@ def on_ray(work: Work, items: Sequence[Item], *, cpus: float, gpus: float) -> Ge
         pending[task.remote(shared, item)] = item
 
     try:
-        with redirect_stdout(sys.stderr):  # where Ray's own remarks belong: standard output is for tables
+        # Ray's own remarks belong to standard error, as standard output is for tables. An interrupt that its calls hear
+        # may be lost in them, so that this loop asks for it.
+        with redirect_stdout(sys.stderr), stop_on_signal() as stopped:
             for item in items:
                 submit(item)
             while pending or orphans:
+                if stopped():
+                    raise KeyboardInterrupt
                 if not pending:
                     time.sleep(POLL)
                 for ref in ray.wait(list(pending), timeout=POLL)[0] if pending else ():
