@@ -65,6 +65,11 @@ class Cell:
     also: tuple[str, ...] = ()
 
     @property
+    def code(self) -> tuple[str, str]:
+        """Method and setting: cells that have both in common run the same compiled code."""
+        return self.method, self.setting
+
+    @property
     def all_settings(self) -> dict[str, Any]:
         """Everything that `fit` is given, the recipe's part included."""
         own = {**self.recipe, **self.settings, "method": self.method, "seed": self.seed}
@@ -262,14 +267,14 @@ def run_cells(
     """Yield each finished cell with its rows, or with one line of error; at the deadline end what is not finished.
 
     Args:
-        cells: What to train, in this order, but that the first cell of a method goes ahead of others of it, if there is
-            anything else to do: on a GPU it compiles what they then find compiled.
+        cells: What to train, in this order, but that the first cell of a method's setting goes ahead of others of it,
+            if there is anything else to do: on a GPU it compiles what they then find compiled.
         jobs: How many processes train at a time.
         deadline: When to stop, on the clock of `time.monotonic`.
         scratch: An empty folder.
     """
     waiting, started = list(cells), 0
-    known: set[str] = set()  # methods of which a cell has finished
+    known: set[tuple[str, str]] = set()  # methods and settings of which a cell has finished
     workers: list[Worker] = []
     try:
         while True:
@@ -280,8 +285,8 @@ def run_cells(
                         break
                     free, started = Worker(scratch, started), started + 1
                     workers.append(free)
-                begun = {worker.cell.method for worker in workers if worker.cell is not None} - known
-                first = next((number for number, cell in enumerate(waiting) if cell.method not in begun), 0)
+                begun = {worker.cell.code for worker in workers if worker.cell is not None} - known
+                first = next((number for number, cell in enumerate(waiting) if cell.code not in begun), 0)
                 free.give(waiting.pop(first))
             busy = {worker.tasks: worker for worker in workers if worker.cell is not None}
             ready = connection.wait(list(busy), timeout=max(0.0, deadline - time.monotonic())) if busy else []
@@ -294,7 +299,7 @@ def run_cells(
                 if not worker.process.is_alive():
                     workers.remove(worker)
                 if cell is not None:
-                    known.add(cell.method)
+                    known.add(cell.code)
                     yield cell, found
     finally:
         for worker in workers:
