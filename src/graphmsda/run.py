@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,16 +92,18 @@ class Run:
         labels: list[str | None] = []
         nearest: list[str | None] = []
         errors: list[str | None] = []
-        probabilities = [torch.empty(0, len(self.classes))]
         notes: dict[str, None] = {}
-        for part in self.stream(data, format=format, root=root):  # joined as they come: a GPU is at work meanwhile
+        listings = self._listings(data, format, root)
+        probabilities = torch.empty(sum(map(len, listings)), len(self.classes))
+        for part in chain.from_iterable(map(self._stream_listing, listings)):
+            # Put in their places as they come: a GPU is at work meanwhile, at the end it would not be.
+            probabilities.numpy()[len(items) : len(items) + len(part.items)] = part.probabilities
             items += part.items
             labels += part.labels
             nearest += part.nearest_source
             errors += part.errors
-            probabilities.append(part.probabilities)
             notes |= dict.fromkeys(part.notes)
-        return Predictions(items, labels, torch.cat(probabilities), nearest, errors, self.classes, tuple(notes))
+        return Predictions(items, labels, probabilities, nearest, errors, self.classes, tuple(notes))
 
     def stream(self, data: Inputs, *, format: str | None = None, root: Path | None = None) -> Iterator[Predictions]:
         """Predict the same, a chunk at a time: memory does not grow with the number of samples."""

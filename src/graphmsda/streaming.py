@@ -88,7 +88,8 @@ def answer(
 
 def embed(method: Method, x: Tensor, domain: int = -1) -> Tensor:
     """Embed samples that are on the method's device in pieces that suit it: ``(N, ...) -> (N, d)``."""
-    return torch.cat([method.embed(piece, domain) for piece in pieces(x)])
+    parts = [method.embed(piece, domain) for piece in pieces(x)]
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def chunk_size(shape: Sequence[int], device: torch.device) -> int:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from graphmsda.selection import SCORES, Evidence, Seen, score_run
+from graphmsda.selection import SCORES, Evidence, Mixed, Seen, score_run
 from graphmsda.selection import scores as module
 from graphmsda.selection.calibration import fit_temperature
 from graphmsda.selection.estimators import prior_of
@@ -149,6 +149,7 @@ SLOW = {
     "class-balance": slow_balance,
     "transport": slow_transport,
     "mixval": slow_mixval,
+    "capped-mixval": lambda e: min(slow_mixval(e), slow_transport(e)),
     "prototype-agreement": slow_agreement,
     "source-accuracy": slow_accuracy,
 }
@@ -223,9 +224,26 @@ def test_density_of_many_samples_takes_some(monkeypatch: pytest.MonkeyPatch) -> 
     assert 0 < SCORES["neighbourhood-density"](evidence(0)) <= math.log(9)
 
 
+def test_a_cap_finds_out_who_says_one_class_of_everything() -> None:
+    given = evidence(0)
+    assert given.mixed is not None
+    given = dataclasses.replace(given, mixed=dataclasses.replace(given.mixed, predicted=given.mixed.first))
+    said = torch.full_like(given.target.log_probabilities, 1e-4)
+    said[:, 0] = 1
+    same = torch.zeros(30, dtype=torch.int64)
+    collapsed = dataclasses.replace(
+        given,
+        target=dataclasses.replace(given.target, log_probabilities=said.log().log_softmax(1)),
+        mixed=Mixed(same, same, same),
+    )
+    assert SCORES["mixval"](collapsed) == SCORES["mixval"](given) == 1
+    assert SCORES["capped-mixval"](collapsed) < 0.35 < 0.7 < SCORES["capped-mixval"](given)
+
+
 def test_what_a_run_cannot_have_is_not_a_number() -> None:
     given = dataclasses.replace(evidence(0), mixed=None)
     assert math.isnan(SCORES["mixval"](given))
+    assert math.isnan(SCORES["capped-mixval"](given))
     alone = evidence(0, sources=1)
     assert math.isnan(SCORES["prototype-agreement"](alone))
 

@@ -20,7 +20,7 @@ from graphmsda.selection.scores import SCORES
 from graphmsda.tables import new_table, render
 
 ESTIMATE = "estimate"
-DEFAULT = "mixval"  # what docs/selection.md recommends
+DEFAULT = "capped-mixval"  # what docs/selection.md recommends
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -164,6 +165,16 @@ def mixval(evidence: Evidence) -> float:
     return sum(shares) / len(shares)
 
 
+def capped_mixval(evidence: Evidence) -> float:
+    """MixVal, or where it is less the confidence that is left when labels have to come in the sources' proportions.
+
+    Our own: a model that predicts one class for nearly everything is consistent on mixtures. Both are shares of target
+    samples, and the smaller counts.
+    """
+    consistent = mixval(evidence)
+    return consistent if math.isnan(consistent) else min(consistent, confidence_transport(evidence))
+
+
 def prototype_agreement(evidence: Evidence) -> float:
     r"""Probability that two domains, asked for a target sample's class by their own prototypes, say the same.
 
@@ -206,6 +217,7 @@ SCORES: dict[str, Score] = {
         confidence_transport, True, "confidence with labels in the sources' proportions", "Lu et al., NeurIPS 2023"
     ),
     "mixval": Score(mixval, True, "consistency on mixed target samples", "Hu et al., NeurIPS 2023"),
+    "capped-mixval": Score(capped_mixval, True, "the smaller of mixval and transport", "this project"),
     "prototype-agreement": Score(
         prototype_agreement, True, "agreement of the domains' own prototypes on the target", "this project"
     ),
