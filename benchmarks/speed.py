@@ -147,7 +147,7 @@ def measure_inference(options: Options) -> Iterator[dict[str, Any]]:
             }
             if CUDA:
                 works[ON_DEVICE] = partial(bare_forward, run.method, inputs.to(DEVICE), chunk)
-            times = turn_by_turn(works, options)
+            times = turn_by_turn(works, options, warm=3)
             fastest = min(("bare", "bare, larger pieces"), key=lambda name: statistics.median(times[name]))
             row = {
                 "what": f"images a second of Run.predict with {method} against the bare {backbone}, {side} x {side}",

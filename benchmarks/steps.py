@@ -83,9 +83,9 @@ def seconds(work: Work, times: int = 1) -> float:
     return (time.perf_counter() - begin) / times
 
 
-def warm_up(name: str, work: Work) -> None:
+def warm_up(name: str, work: Work, times: int = WARM_UP) -> None:
     """Call something until it runs as it will, and say what that took: compilation, mostly."""
-    took = seconds(lambda: [work() for _ in range(WARM_UP)])
+    took = seconds(lambda: [work() for _ in range(times)])
     print(f"  {name}: ready after {took:.1f} s", file=sys.stderr, flush=True)
 
 
@@ -94,11 +94,11 @@ def how_often(work: Work, options: Options) -> int:
     return max(1, math.ceil(options.seconds / max(seconds(work), 1e-6)))
 
 
-def turn_by_turn(works: Mapping[str, Work], options: Options) -> Times:
-    """Time several things in turns, as the machine's speed drifts."""
+def turn_by_turn(works: Mapping[str, Work], options: Options, warm: int = WARM_UP) -> Times:
+    """Time several things in turns, as the machine's speed drifts, each after so many calls."""
     found: Times = {name: [] for name in works}
     for name, work in works.items():
-        warm_up(name, work)
+        warm_up(name, work, warm)
     times = {name: how_often(work, options) for name, work in works.items()}
     for _ in range(options.turns):
         for name, work in works.items():

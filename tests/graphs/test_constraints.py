@@ -77,6 +77,42 @@ def test_target_entropy_of_certainty(dtype):
     assert fast.target_entropy(rows[:0]) == 0
 
 
+@small
+@given(seeds, st.integers(1, 12), st.integers(2, 7))
+def test_class_imbalance_is_its_formula(seed, batch, classes):
+    logits, before = (
+        slow.make(seed, batch, classes, spread=3.0).requires_grad_(),
+        slow.make(seed + 1, classes).softmax(0),
+    )
+    loss, after = fast.class_imbalance(logits.log_softmax(1), before)
+    rows = logits.detach().softmax(1).tolist()
+    mean = [sum(row[k] for row in rows) / batch for k in range(classes)]
+    pace = batch / (batch + 10 * classes)
+    shares = [float(before[k]) + pace * (mean[k] - float(before[k])) for k in range(classes)]
+    assert after.tolist() == pytest.approx(shares, abs=1e-12)
+    assert not after.requires_grad
+    expected = sum(p * math.log(classes * s) for p, s in zip(mean, shares, strict=True))
+    assert float(loss.detach()) == pytest.approx(expected, abs=1e-10)
+    # Its slope is that of log K - H(s), but for how far a batch moves s.
+    (slope,) = torch.autograd.grad(loss, logits)
+    moved = torch.lerp(before, logits.softmax(1).mean(0), pace)
+    (truth,) = torch.autograd.grad((moved * moved.log()).sum(), logits)
+    torch.testing.assert_close(pace * slope, truth)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_class_imbalance_where_a_class_is_never_predicted(dtype):
+    rows = torch.tensor([[0.0, -math.inf], [0.0, -math.inf]], dtype=dtype, requires_grad=True)
+    loss, shares = fast.class_imbalance(rows, torch.tensor([1.0, 0.0], dtype=dtype))
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(math.log(2))
+    assert shares.tolist() == [1, 0]
+    assert torch.isfinite(rows.grad).all()
+    nothing, same = fast.class_imbalance(rows[:0].detach(), shares)
+    assert nothing == 0
+    assert torch.equal(same, shares)
+
+
 def make_graph(seed, size):
     """Entries that coincide exactly or are well apart: the norm of a difference bends sharply in between."""
     return slow.make_integers(seed, 64, size, size).double() / 8

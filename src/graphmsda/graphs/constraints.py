@@ -22,6 +22,8 @@ DIRECT = 2**17
 # of 20 sources too narrow to be fast; on a GPU 64 MiB keep the launches few.
 CPU_SLICE, GPU_SLICE = 2**19, 2**23
 
+REMEMBERED = 10  # samples of each class that the shares of predicted classes remember
+
 ROUNDING = 1e-13  # of a sum of float64 squares; up to 3e-14 was seen, with 10^6 numbers a row
 
 
@@ -71,6 +73,30 @@ def target_entropy(log_probabilities: Tensor) -> Tensor:
     floor = 2 * math.log(torch.finfo(log_probabilities.dtype).tiny)
     rows = log_probabilities.clamp(min=floor)
     return -(rows.exp() * rows).sum() / max(len(rows), 1)
+
+
+def class_imbalance(log_probabilities: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    r"""How much a batch of target predictions adds to classes that are predicted too often, and the new shares.
+
+    .. math:: \sum_k \bar p_k \log (K s_k), \qquad \bar p = \mathbb{E}_{q \in \hat T} \, \hat y_q, \qquad
+              s \leftarrow s + \frac{B}{B + 10 K} (\bar p - s)
+
+    Its gradient is that of :math:`\log K - H(s)`, which beside `target_entropy` makes up the mutual information of
+    sample and label (Krause, Perona and Gomes, "Discriminative Clustering by Regularized Information Maximization",
+    2010): predicting one class for everything does not raise it. Shares s remember about ten samples of each class,
+    since a small batch of even classes is uneven.
+
+    Shapes: log-probabilities (B, K), shares (K,), which start at 1 / K -> 0-dim and (K,) without gradient.
+
+    >>> loss, shares = class_imbalance(torch.tensor([[1.0, 0.0], [1.0, 0.0]]).log(), torch.tensor([0.5, 0.5]))
+    >>> round(float(loss), 4), [round(share, 4) for share in shares.tolist()]
+    (0.087, [0.5455, 0.4545])
+    """
+    count, classes = log_probabilities.shape
+    now = log_probabilities.exp().sum(0) / max(count, 1)
+    shares = torch.lerp(shares, now.detach(), count / (count + REMEMBERED * classes))
+    # A class that nobody has predicted for long has no share left, and no logarithm.
+    return (now * (classes * shares.clamp(min=torch.finfo(shares.dtype).tiny)).log()).sum(), shares
 
 
 def global_alignment(graph: Tensor, domains: int, *, seen: Tensor | None = None) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
 from graphmsda.graphs import markov
-from graphmsda.graphs.constraints import source_risk, target_entropy
+from graphmsda.graphs.constraints import class_imbalance, source_risk, target_entropy
 from graphmsda.graphs.prototypes import class_means, distance_scale, one_hot
 from graphmsda.methods.base import Method, Phase, Predictor, ramped, require
 from graphmsda.methods.guess import Rule, guess_target
@@ -41,6 +41,8 @@ class MRF(Method):
             query to another class are always taken.
         entropy_weight: Weight of the target's entropy, eq. 9.
         entropy_per_class: Divide that entropy by the number of classes.
+        balance_weight: Weight of the imbalance of classes among the target's predictions, which is not in the paper:
+            entropy alone is as low where one class takes everything. Divided like the entropy.
         pseudo_labels: Keep a target prediction as a label by its entropy (below the threshold, nats), by its
             confidence (above the threshold) or by the cited rule (confidence above 1/(1+exp(-3A)), A the accuracy on
             the sources).
@@ -64,6 +66,7 @@ class MRF(Method):
         }
     }
     seen: Tensor
+    shares: Tensor
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class MRF(Method):
         wrong_edges: int = 6,
         entropy_weight: float = 1.0,
         entropy_per_class: bool = True,
+        balance_weight: float = 0.0,
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,
         ramp: float = 0.2,
@@ -92,16 +96,19 @@ class MRF(Method):
         require(0 <= ramp <= 1, "ramp", ramp, "a number from 0 to 1")
         self.ramp = ramp
         weights = {"alpha": alpha, "clique_weight": clique_weight, "entropy_weight": entropy_weight}
-        weights["classification_weight"] = classification_weight
+        weights |= {"classification_weight": classification_weight, "balance_weight": balance_weight}
         for name, value in weights.items():
             require(value >= 0, name, value, "a number not below 0")
         self.tau, self.scale, self.alpha, self.likelihood = tau, scale, alpha, likelihood
         self.clique_weight, self.wrong_edges = clique_weight, wrong_edges
         self.classification_weight = classification_weight
-        self.entropy_weight = entropy_weight / classes if entropy_per_class else entropy_weight
+        share = 1 / classes if entropy_per_class else 1.0
+        self.entropy_weight, self.balance_weight = share * entropy_weight, share * balance_weight
         self.pseudo_labels, self.threshold, self.start = pseudo_labels, threshold, start
         self.prototypes = nn.Parameter(torch.randn(domains, classes, backbone.features) * 0.0128)
         self.register_buffer("seen", torch.zeros(domains, classes, dtype=torch.bool))
+        if balance_weight > 0:
+            self.register_buffer("shares", torch.full((classes,), 1 / classes))  # of each class in predictions
 
     def losses(self, batch: Batch) -> Phase:
         """Eq. 23, the target's positive networks by pseudo-labels."""
@@ -123,9 +130,11 @@ class MRF(Method):
             * source_risk(source_predictions, [part.y for part in embedded.sources]),
             "entropy": ramp * self.entropy_weight * target_entropy(target_predictions),
         }
+        balance, state = self.balance_term(target_predictions, ramp)
         # Not `|=`: PyTorch 2.6 cannot compile it for dictionaries.
+        terms.update(balance)
         terms.update(self.likelihood_terms(energies, wrong, pairs, label, domain, weight))
-        return Phase(terms, shown={"pseudo-labelled": target_weight.mean()})
+        return Phase(terms, shown={"pseudo-labelled": target_weight.mean()}, state=state)
 
     def predict(self, embedding: Tensor) -> Tensor:
         """Eq. 20 in log space: ``(B, d) -> (B, K)``."""
@@ -163,6 +172,18 @@ class MRF(Method):
         return markov.sample_wrong_edges(
             queries, self.wrong_edges, domains=self.domains, classes=self.classes, seed=seed
         )
+
+    def balance_term(self, predictions: Tensor, ramp: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the term that keeps one class from taking all target samples, and its new state; without weight none.
+
+        Args:
+            predictions: Log-probabilities of the target's samples, ``(B, K)``.
+            ramp: How far the target's terms have come in.
+        """
+        if self.balance_weight == 0:
+            return {}, {}
+        imbalance, shares = class_imbalance(predictions, self.shares)
+        return {"balance": ramp * self.balance_weight * imbalance}, {"shares": shares}
 
     def likelihood_terms(
         self, energies: Tensor, wrong: Tensor, pairs: Tensor, label: Tensor, domain: Tensor, weight: Tensor

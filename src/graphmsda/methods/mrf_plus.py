@@ -40,6 +40,7 @@ class MRFPlus(MRF):
         target_weight: Weight u of the target's pseudo-labels; with 0 nothing is learnt from the target at all.
         confidence: Least probability of a pseudo-label that is believed.
         balance: Whether classes of which few are believed have a lower threshold (FlexMatch; NeurIPS 2021).
+        balance_weight: Weight of the imbalance of classes among the target's predictions, divided by their number.
         ramp: Share of the training after which pseudo-labels count in full.
         average_teaches: Whether the averaged model gives the pseudo-labels, or the model itself.
         strong_views: Whether the student sees strong views of the target, or the teacher's weak ones.
@@ -65,6 +66,7 @@ class MRFPlus(MRF):
         target_weight: float = 2.0,
         confidence: float = 0.8,
         balance: bool = False,
+        balance_weight: float = 0.0,
         ramp: float = 0.1,
         average_teaches: bool = True,
         strong_views: bool = True,
@@ -80,6 +82,7 @@ class MRFPlus(MRF):
             clique_weight=clique_weight,
             wrong_edges=wrong_edges,
             entropy_weight=0.0,
+            balance_weight=balance_weight,
             ramp=ramp,
             start=start,
         )
@@ -103,14 +106,17 @@ class MRFPlus(MRF):
         posterior = markov.label_posterior(markov.log_joint(energies, self.seen.clone()))
         *source_predictions, target_predictions = torch.split(posterior, [*sizes, len(target_label)])
         likelihoods = target_predictions.gather(1, target_label[:, None]).squeeze(1)
-        weight = ramped(batch.progress, self.ramp) * believed
+        ramp = ramped(batch.progress, self.ramp)
+        weight = ramp * believed
         terms = {
             "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
             "target": -self.target_weight * torch.where(weight > 0, weight * likelihoods, 0).mean(),
         }
+        balance, state = self.balance_term(target_predictions, ramp)
         # Not `|=`: PyTorch 2.6 cannot compile it for dictionaries.
+        terms.update(balance)
         terms.update(self.likelihood_terms(energies, wrong, pairs, label, domain, torch.cat([ones, weight])))
-        return Phase(terms, shown={"pseudo-labelled": believed.mean()}, state={"believed": shares})
+        return Phase(terms, shown={"pseudo-labelled": believed.mean()}, state={"believed": shares, **state})
 
     @torch.no_grad()
     def teach(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
