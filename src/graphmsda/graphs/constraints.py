@@ -84,7 +84,7 @@ def class_imbalance(log_probabilities: Tensor, shares: Tensor) -> tuple[Tensor, 
     Its gradient is that of :math:`\log K - H(s)`, which beside `target_entropy` makes up the mutual information of
     sample and label (Krause, Perona and Gomes, "Discriminative Clustering by Regularized Information Maximization",
     2010): predicting one class for everything does not raise it. Shares s remember about ten samples of each class,
-    since a small batch of even classes is uneven.
+    since a small batch of even classes is uneven (MCD's `graphmsda.losses.discrepancy.class_balance` has no memory).
 
     Shapes: log-probabilities (B, K), shares (K,), which start at 1 / K -> 0-dim and (K,) without gradient.
 
