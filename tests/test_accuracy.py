@@ -237,6 +237,10 @@ def test_first_cell_of_a_method_goes_ahead(tmp_path: Path, monkeypatch: pytest.M
     assert given[:2] == ["mrf 0", "crf 0"]
     assert sorted(given) == sorted(text for _, text in found) == ["crf 0", "crf 1", "mrf 0", "mrf 1"]
     given.clear()
+    settings = [dataclasses.replace(one, setting=name) for name in ("warm", "cold") for one in asked[:2]]
+    assert len(list(cells.run_cells(settings, 2, time.monotonic() + 60, tmp_path))) == 4
+    assert given[:2] == ["mrf 0", "mrf 0"], "one of each setting"
+    given.clear()
     assert len(list(cells.run_cells(asked[:2], 2, time.monotonic() + 60, tmp_path))) == 2, "nothing else to do"
 
 
