@@ -500,20 +500,24 @@ def test_compiled_masks_are_drawn_in_the_same_order(monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(found[0], found[1])
 
 
-@pytest.mark.parametrize("captured", [True, False])
+@pytest.mark.parametrize(("captured", "compiled"), [(True, False), (True, True), (False, False)])
 def test_kernels_are_tried_out_for_training_alone(
-    features: Task, monkeypatch: pytest.MonkeyPatch, captured: bool
+    features: Task, monkeypatch: pytest.MonkeyPatch, captured: bool, compiled: bool
 ) -> None:
     graph = SimpleNamespace(replay=lambda: None)
     monkeypatch.setattr(accelerate, "waits_for_device", lambda step: False)
     monkeypatch.setattr(accelerate, "capture", lambda training, step: {False: graph, True: graph} if captured else None)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    steps = accelerate.replays(start(features, "source-only"), lambda: None, compiled=False)
-    tried = []
+    monkeypatch.setattr(accelerate, "take_compiled", lambda training, step: None)
+    cudnn = torch.backends.cudnn
+    monkeypatch.setattr(cudnn, "benchmark", False)
+    monkeypatch.setattr(cudnn, "benchmark_limit", 10)
+    steps = accelerate.replays(start(features, "source-only"), lambda: None, compiled=compiled)
+    found = []
     for _ in range(5):
         next(steps)
-        tried.append(torch.backends.cudnn.benchmark)
-    assert tried == [True, True, True, not captured, not captured]
+        found.append((cudnn.benchmark, cudnn.benchmark_limit))
+    trying = (True, 0 if compiled else 10)  # 0: all there are
+    assert found == [trying] * 3 + [(False, 10) if captured else trying] * 2
 
 
 def test_compiled_functions_count_by_themselves() -> None:

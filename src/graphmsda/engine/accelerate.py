@@ -114,8 +114,10 @@ def stepper(training: Training, step: Step) -> Step:
 
 def replays(training: Training, step: Step, *, compiled: bool) -> Iterator[None]:
     """Take the first steps as they are, capture one and replay it from then on; each ``next`` takes one."""
-    tried = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True  # shapes never change, so trying its kernels once pays
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.benchmark_limit
+    # Shapes never change, so trying its kernels once pays: the ten likeliest, or in a long run all (0).
+    cudnn.benchmark, cudnn.benchmark_limit = True, 0 if compiled else before[1]
     refusal = None
     if compiled:
         refusal = take_compiled(training, step)
@@ -136,7 +138,8 @@ def replays(training: Training, step: Step, *, compiled: bool) -> Iterator[None]
             "else that cannot be captured, so steps are taken operation by operation"
         )
     else:
-        torch.backends.cudnn.benchmark = tried  # what reads a finished model has many shapes, each for a moment
+        # What reads a finished model has many shapes, each for a moment.
+        cudnn.benchmark, cudnn.benchmark_limit = before
     while True:
         if graphs is None:
             step()
@@ -162,11 +165,15 @@ def capture(training: Training, step: Step) -> dict[bool, torch.cuda.CUDAGraph] 
     """Capture a step, and one that measures its gradients, without taking either; None where that is impossible."""
     graphs = {measured: torch.cuda.CUDAGraph() for measured in (False, True)}
     now = training.measured
+    # By default all graphs of a process are captured on one stream, and then share what cuBLAS keeps for a stream: those
+    # of two runs that are replayed at the same time would get into each other's way.
+    stream = torch.cuda.Stream()
     try:
         for training.measured, graph in graphs.items():
             graph.register_generator_state(training.view_generator)
             # They are never replayed at the same time, so they may use the same memory.
-            with torch.cuda.graph(graph, pool=None if graph is graphs[False] else graphs[False].pool()):
+            pool = None if graph is graphs[False] else graphs[False].pool()
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
                 step()
     except RuntimeError as error:
         log.info(f"capture failed: {error}")
