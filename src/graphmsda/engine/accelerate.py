@@ -165,9 +165,9 @@ def capture(training: Training, step: Step) -> dict[bool, torch.cuda.CUDAGraph] 
     """Capture a step, and one that measures its gradients, without taking either; None where that is impossible."""
     graphs = {measured: torch.cuda.CUDAGraph() for measured in (False, True)}
     now = training.measured
-    # By default all graphs of a process are captured on one stream, and then share what cuBLAS keeps for a stream: those
-    # of two runs that are replayed at the same time would get into each other's way.
-    stream = torch.cuda.Stream()
+    # By default all graphs of a process are captured on one stream, and then share what cuBLAS keeps for a stream: two
+    # runs that are replayed at the same time would get into each other's way.
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     try:
         for training.measured, graph in graphs.items():
             graph.register_generator_state(training.view_generator)
