@@ -165,10 +165,17 @@ def timing_text(rows: Sequence[Row]) -> str:
                     [name, *ours, *(" ± ".join(f"{value:.2f}" for value in some or ()) or "–" for some in printed)]
                 )
     lacking = ", ".join(name for method, name in METHODS.items() if not any(row["method"] == method for row in rows))
-    made = dict.fromkeys((row["commit"], row["hardware"], row["torch"], row["date"]) for row in rows)
-    lines = [f"{hardware}, PyTorch {torch}, commit {commit}, {date}." for commit, hardware, torch, date in made]
-    lines += [f"Not measured yet: {lacking}."] if lacking else []
-    return "\n".join([*table(head, body), "", *lines, "`graphmsda study timing --out studies/timing`"])
+    made: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        origin = tuple(row[part] for part in ("hardware", "torch", "commit", "date", "command"))
+        made.setdefault(origin, []).append(METHODS[row["method"]])
+    made[max(made, key=lambda origin: len(made[origin]))] = ["All others" if len(made) > 1 else "All"]
+    lines = [
+        f"- {', '.join(names)}: {hardware}, PyTorch {torch}, commit {commit}, {date}: `{command}`"
+        for (hardware, torch, commit, date, command), names in made.items()
+    ]
+    lines += [f"- Not measured yet: {lacking}."] if lacking else []
+    return "\n".join([*table(head, body), "", *lines])
 
 
 def seconds(times: Sequence[float]) -> str:

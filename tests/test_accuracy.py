@@ -321,8 +321,12 @@ def test_page_shows_times_beside_the_papers(tmp_path: Path) -> None:
     accuracy_rows.write(tmp_path / "timing.json", {"runs": times, "failed": []})
     text = results_page.tables(tmp_path)["timing"]
     assert "| MRF | 0.150 ± 0.071 | 0.300 ± 0.000 | 16.54 ± 0.10 | 5.40 ± 0.08 |" in text
-    assert "a GPU, PyTorch 2.9, commit abc, today." in text
-    assert "Not measured yet: Source-only, " in text
+    assert "- All: a GPU, PyTorch 2.9, commit abc, today: `c`" in text
+    assert "- Not measured yet: Source-only, " in text
+    others = [dict(times[0], method="crf"), dict(times[0], method="mcd", command="other")]
+    accuracy_rows.write(tmp_path / "timing.json", {"runs": [*times, *others], "failed": []})
+    text = results_page.tables(tmp_path)["timing"]
+    assert "- All others: a GPU, PyTorch 2.9, commit abc, today: `c`\n- MCD: a GPU, " in text
     del times[0]["hardware"]
     accuracy_rows.write(tmp_path / "timing.json", {"runs": times, "failed": []})
     with pytest.raises(UserError, match="has no hardware; measure it again with graphmsda study timing, which"):
