@@ -20,18 +20,17 @@ class PatchConv2d(nn.Conv2d):
     Tensor cores want channels in multiples of eight; with three, a library's convolution and its gradient take twice
     as long as making all patches and multiplying them. Otherwise, and with strides and even kernels, an ``nn.Conv2d``.
 
-    Where a norm with pooling follows it (`graphmsda.pooled_norm`), that one calls `convolve`, and `forward` leaves the
-    picture as it is: together they can do with less.
+    Attributes:
+        after: The norm with pooling that follows (`graphmsda.pooled_norm`), if any. Where it says that it `convolves`,
+            x goes on to it as it is: in one, they can do with less. In a tuple it is no module of this one.
     """
 
-    followed = False
+    after: tuple[Any, ...] = ()
 
     def forward(self, x: Tensor) -> Tensor:
         """``(N, C, H, W) -> (N, outputs, H, W)``, or x again where the next layer convolves."""
-        return x if self.followed else self.convolve(x)
-
-    def convolve(self, x: Tensor) -> Tensor:
-        """``(N, C, H, W) -> (N, outputs, H, W)``."""
+        if any(norm.convolves(x) for norm in self.after):
+            return x
         if not self.takes_patches(x):
             return super().forward(x)
         dtype = torch.get_autocast_dtype("cuda")
@@ -73,13 +72,18 @@ def patch_factors(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, int, int]:
     Shapes: x (N, C, H, W), weight (outputs, C, k, k), k odd -> (N, more than H, more than W, C), (outputs, k * run).
     """
     channels, size = x.shape[1], weight.shape[-1]
-    run = size * channels
-    more = -run % ALIGNED
+    run = run_length(size, channels)
+    more = run - size * channels
     edge = size // 2
     beyond = -(-more // channels)  # pixels that the last run of a row reads on into
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, edge, edge + beyond, edge, edge)).contiguous()
     rows = F.pad(weight.permute(0, 2, 3, 1).flatten(2), (0, more)).flatten(1)
-    return pixels, rows, size, run + more
+    return pixels, rows, size, run
+
+
+def run_length(size: int, channels: int) -> int:
+    """Return how many numbers are read under one row of a kernel: aligned, so a few more than lie there."""
+    return -(-size * channels // ALIGNED) * ALIGNED
 
 
 def _kernels() -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from graphmsda.norm import DomainBatchNorm, pooled_moments
 from graphmsda.parallel import world_size
-from graphmsda.patch_conv import PatchConv2d, patch_factors
+from graphmsda.patch_conv import PatchConv2d, patch_factors, run_length
 from graphmsda.triton_support import TRITON
 
 LARGEST = 2**31  # numbers of one image, within which kernels count in 32 bits
@@ -29,19 +29,19 @@ class PooledNorm(DomainBatchNorm):
     """`DomainBatchNorm`, then ReLU, then ``MaxPool2d(3, stride=2, padding=1)``, with the first one's state.
 
     Attributes:
-        before: The convolution of pictures that is to be done first, if any. It stays a module of the network, and in a
-            tuple it is none of this one.
+        before: The convolution of pictures that comes first, if any. It stays a module of the network, and in a tuple
+            it is none of this one.
     """
 
     before: tuple[PatchConv2d, ...] = ()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise and pool ``(N, C, H, W) -> (N, C, (H + 1) // 2, (W + 1) // 2)``, laid out as `layout` says."""
-        for convolution in self.before:
-            found = self._of_patches(x, convolution)
-            if found is not None:
-                return found
-            x = convolution.convolve(x)
+        """Normalise and pool ``(N, C, H, W) -> (N, C, (H + 1) // 2, (W + 1) // 2)``, laid out as `layout` says.
+
+        Where it `convolves`, x is still what the convolution before it was given.
+        """
+        if self.before and x.shape[1] == self.before[0].in_channels:
+            return self._of_pictures(x)
         kernels = _kernels() if self._fusible(x) else None
         if kernels is None:
             return F.max_pool2d(F.relu(super().forward(x)), 3, 2, 1)
@@ -50,24 +50,29 @@ class PooledNorm(DomainBatchNorm):
         pooled: Tensor = kernels.pooled_norm(x, mean, inverse, self.weight, self.bias)[0]
         return pooled
 
-    def _of_patches(self, x: Tensor, convolution: PatchConv2d) -> Tensor | None:
-        """Return the pooled result of pictures, or None where there are no kernels that convolve and pool in one."""
-        if not (WITH_CONVOLUTION and convolution.takes_patches(x) and self._at_once()):
-            return None
-        kernels, convolve = _kernels("patch_pool"), _kernels("patch_conv")
+    def convolves(self, x: Tensor) -> bool:
+        """Whether there are kernels that convolve pictures, normalise and pool in one."""
+        if not (WITH_CONVOLUTION and self._at_once() and all(layer.takes_patches(x) for layer in self.before)):
+            return False
+        (layer,), kernels = self.before, _kernels("patch_pool")
+        size, dtype = layer.kernel_size[0], torch.get_autocast_dtype("cuda")
+        run = run_length(size, layer.in_channels)
+        return kernels is not None and bool(kernels.takes(size, run, layer.out_channels, dtype, *x.shape[2:]))
+
+    def _of_pictures(self, x: Tensor) -> Tensor:
+        """Convolve, normalise and pool pictures: ``(N, 3, H, W) -> (N, C, H / 2, W / 2)``."""
         dtype = torch.get_autocast_dtype("cuda")
         count, _, height, width = x.shape
-        pixels, rows, size, run = patch_factors(x.to(dtype), convolution.weight.to(dtype))
-        if kernels is None or not kernels.takes(size, run, len(rows), dtype, height, width):
-            return None
-        y, means, within = convolve.convolve_measured(pixels, rows.detach(), height, width)
+        pixels, rows, *_ = patch_factors(x.to(dtype), self.before[0].weight.to(dtype))
+        y, means, within = _kernels("patch_conv").convolve_measured(pixels, rows.detach(), height, width)
         domains, each = len(self.layout.sizes), self.layout.sizes[0]
         shape = (count, -1, len(rows))
         means, within = pooled_moments(means.view(shape), within.view(shape))  # of each picture
         whole = pooled_moments(means.view(domains, each, -1), within.view(domains, each, -1))
         mean, inverse = self._taken_in(*whole, each * height * width)
         y = y.view(count, height, width, -1).permute(0, 3, 1, 2)
-        pooled: Tensor = kernels.pooled_patches(pixels, rows, y, mean, inverse, self.weight, self.bias)[0]
+        given = pixels, rows, y, mean, inverse, self.weight, self.bias
+        pooled: Tensor = _kernels("patch_pool").pooled_patches(*given)[0]
         return pooled
 
     def _at_once(self) -> bool:
@@ -89,7 +94,8 @@ def pool_norms(module: nn.Module) -> nn.Module:
     """Merge every `DomainBatchNorm` below `module` with a ReLU and a 3x3 max-pooling of stride 2 that follow it.
 
     Found are those in an ``nn.Sequential`` and in the stem of torchvision's ResNets. Names of parameters and buffers
-    stay as they are, since what is merged leaves an ``nn.Identity`` behind. A `PatchConv2d` before one is called by it.
+    stay as they are, since what is merged leaves an ``nn.Identity`` behind. A `PatchConv2d` before one may leave
+    its work to it.
     """
     for child in module.children():
         pool_norms(child)
@@ -98,8 +104,10 @@ def pool_norms(module: nn.Module) -> nn.Module:
         for three in zip(names, names[1:], names[2:], strict=False):
             _merge(module, *three)
         for first, norm in pairwise(module.children()):
-            if isinstance(first, PatchConv2d) and isinstance(norm, PooledNorm):
-                first.followed, norm.before = True, (first,)
+            if not (isinstance(first, PatchConv2d) and isinstance(norm, PooledNorm)):
+                continue
+            if first.in_channels != first.out_channels:  # by which the norm tells a picture from its result
+                first.after, norm.before = (norm,), (first,)
     elif (type(module).__module__, type(module).__name__) == ("torchvision.models.resnet", "ResNet"):
         _merge(module, "bn1", "relu", "maxpool")
     return module
