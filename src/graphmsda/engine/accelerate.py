@@ -165,8 +165,8 @@ def capture(training: Training, step: Step) -> dict[bool, torch.cuda.CUDAGraph] 
     """Capture a step, and one that measures its gradients, without taking either; None where that is impossible."""
     graphs = {measured: torch.cuda.CUDAGraph() for measured in (False, True)}
     now = training.measured
-    # By default all graphs of a process are captured on one stream, and then share what cuBLAS keeps for a stream: two
-    # runs that are replayed at the same time would get into each other's way.
+    # By default all graphs of a process are captured on one stream. Two runs captured so and replayed at the same time
+    # hung, for what cuBLAS keeps for a stream, it seems.
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     try:
         for training.measured, graph in graphs.items():
