@@ -1,8 +1,8 @@
 """Batch normalisation per domain, ReLU and max-pooling in one: the costliest lines of small networks and ResNet stems.
 
 Each of the three alone reads and writes its whole input; together, as GPU kernels, they read it once and write a
-quarter of it. Where a convolution of pictures comes first, statistics are taken and weights' gradients summed up while
-its result and the gradient of that are in registers.
+quarter of it. Where a convolution of pictures comes first, it can be done in the same go (`WITH_CONVOLUTION`):
+statistics are taken and weights' gradients summed up while its result and the gradient of that are in registers.
 """
 
 from __future__ import annotations
