@@ -77,9 +77,8 @@ def check_compiled_in_the_interpreter() -> None:
 
     In float32, since the interpreter's products of bfloat16 are those of their bits.
     """
-    from graphmsda import patch_conv_triton, patch_pool_triton, pooled_norm
+    from graphmsda import patch_conv_triton, patch_pool_triton
 
-    pooled_norm.WITH_CONVOLUTION = True
     patch_conv_triton.PIXELS = 16
     patch_pool_triton.takes = lambda *_: True
     torch.set_autocast_dtype("cuda", torch.float32)
@@ -159,10 +158,9 @@ def test_layers_know_each_other_and_names_stay() -> None:
 
 @gpu
 @pytest.mark.parametrize("side", [32, 16, 18])
-def test_compiled_in_mixed_precision(monkeypatch: pytest.MonkeyPatch, side: int) -> None:
+def test_compiled_in_mixed_precision(side: int) -> None:
     from graphmsda import patch_pool_triton
 
-    monkeypatch.setattr("graphmsda.pooled_norm.WITH_CONVOLUTION", True)
     ours, exact, x, grad = layers_and_inputs(side, "cuda", each=128)
 
     @torch.compile(fullgraph=True)

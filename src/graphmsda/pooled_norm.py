@@ -1,8 +1,8 @@
 """Batch normalisation per domain, ReLU and max-pooling in one: the costliest lines of small networks and ResNet stems.
 
 Each of the three alone reads and writes its whole input; together, as GPU kernels, they read it once and write a
-quarter of it. Where a convolution of pictures comes first, it can be done in the same go (`WITH_CONVOLUTION`):
-statistics are taken and weights' gradients summed up while its result and the gradient of that are in registers.
+quarter of it. A convolution of pictures that comes first is done in the same go: statistics are taken and weights'
+gradients summed up while its result and the gradient of that are in registers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from graphmsda.patch_conv import PatchConv2d, patch_factors, run_length
 from graphmsda.triton_support import TRITON
 
 LARGEST = 2**31  # numbers of one image, within which kernels count in 32 bits
-# Convolution, norm and pooling by kernels that share their work are checked in Triton's interpreter and compiled for an
-# H200, but have not run on one. Until they are measured there, each of the three has kernels of its own.
-WITH_CONVOLUTION = False
 
 
 class PooledNorm(DomainBatchNorm):
@@ -52,7 +49,7 @@ class PooledNorm(DomainBatchNorm):
 
     def convolves(self, x: Tensor) -> bool:
         """Whether there are kernels that convolve pictures, normalise and pool in one."""
-        if not (WITH_CONVOLUTION and self._at_once() and all(layer.takes_patches(x) for layer in self.before)):
+        if not (self._at_once() and all(layer.takes_patches(x) for layer in self.before)):
             return False
         (layer,), kernels = self.before, _kernels("patch_pool")
         size, dtype = layer.kernel_size[0], torch.get_autocast_dtype("cuda")
