@@ -6,13 +6,13 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
-from graphmsda import patch_conv_triton, patch_pool_triton, pooled_norm_kernels  # noqa: E402
+from graphmsda import patch_conv_triton, pooled_norm_kernels  # noqa: E402
 from graphmsda.graphs import gather_triton  # noqa: E402
 
 TILE = {"WINDOWS": 16, "CHANNELS": 64}
 SUMS = {"ROWS": gather_triton.ROWS, "COLUMNS": gather_triton.COLUMNS}
 PATCH = {"HEIGHT": 32, "WIDTH": 32, "EACH": 3, "RUN": 16, "OUT": 64, "PIXELS": patch_conv_triton.PIXELS}
-FLOATS = {"mean", "inverse", "weight", "bias", "total", "along", "within"}  # in float32 whatever the pictures are in
+FLOATS = {"mean", "inverse", "weight", "bias", "total", "along"}  # in float32 whatever the pictures are in
 COUNTS = {"images", "height", "width", "channels", "windows", "count", "image", "down"}
 COUNTS |= {"queries", "prototypes", "size", "part"}
 
@@ -54,17 +54,9 @@ def test_gather(name, apart):
 
 
 @pytest.mark.parametrize("size", patch_conv_triton.SIZES)
-def test_convolution(size):
-    for measured in (False, True):
-        constants = PATCH | {"SIZE": size, "MEASURED": measured} | ({} if measured else {"mean": None, "within": None})
-        assert compile_for_gpu(patch_conv_triton._convolve, "bf16", constants)
-    assert compile_for_gpu(patch_conv_triton._sum_over_pixels, "bf16", PATCH | {"SIZE": size})
-
-
-@pytest.mark.parametrize("size", patch_conv_triton.SIZES)
-def test_convolution_with_pooling(size):
-    constants = {k: v for k, v in PATCH.items() if k != "PIXELS"} | {"SIZE": size, "WINDOWS": patch_pool_triton.WINDOWS}
-    assert compile_for_gpu(patch_pool_triton._sum_over_blocks, "bf16", constants)
+@pytest.mark.parametrize("name", ["_convolve", "_sum_over_pixels"])
+def test_convolution(name, size):
+    assert compile_for_gpu(getattr(patch_conv_triton, name), "bf16", PATCH | {"SIZE": size})
 
 
 def test_what_the_compiler_refuses_is_found():
@@ -79,8 +71,8 @@ def test_what_the_compiler_refuses_is_found():
 
 
 def test_all_kernels_are_here():
-    modules = (pooled_norm_kernels, gather_triton, patch_conv_triton, patch_pool_triton)
+    modules = (pooled_norm_kernels, gather_triton, patch_conv_triton)
     kernels = {name for module in modules for name, value in vars(module).items() if hasattr(value, "arg_names")}
-    helpers = {"_windows", "_places", "_key", "_order", "_begin", "_around", "_coefficients", "_slopes", "_add"}
-    mine = {"_pool", "_sum_over_windows", "_spread", "_convolve", "_sum_over_pixels", "_sum_over_blocks"}
+    helpers = {"_windows", "_places", "_key", "_order", "_begin"}
+    mine = {"_pool", "_sum_over_windows", "_spread", "_convolve", "_sum_over_pixels"}
     assert kernels - helpers == mine | {"_sum_over_prototypes", "_sum_over_queries", "_sum_over_columns"}

@@ -63,8 +63,8 @@ def test_on_a_cpu_it_is_an_ordinary_convolution() -> None:
     assert torch.equal(ours(x), plain(x))
 
 
+@pytest.mark.usefixtures("triton_interpreter")
 def test_the_kernel_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
     given = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-W", "ignore", __file__], env=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

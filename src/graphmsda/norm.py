@@ -118,17 +118,13 @@ class DomainBatchNorm(nn.Module):
         Return mean and the inverse of the standard deviation. Shapes: (D, B, C, ...) -> (D, C) each.
         """
         values = chunks if chunks.dtype == torch.float64 else chunks.float()
-        size = chunks[0, :, 0].numel()
         if chunks.ndim == 3:
             var, mean = torch.var_mean(values, 1, correction=0)
-            return self._taken_in(mean, var, size)
-        # Within each sample first, then over samples: compilers make slow code of one long sum.
-        within, means = torch.var_mean(values, list(range(3, chunks.ndim)), correction=0)
-        return self._taken_in(*pooled_moments(means, within), size)
-
-    @torch.no_grad()
-    def _taken_in(self, mean: Tensor, var: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Move the running statistics to those of a batch; return its mean and inverse standard deviation."""
+        else:  # within each sample first, then over samples: compilers make slow code of one long sum
+            within, means = torch.var_mean(values, list(range(3, chunks.ndim)), correction=0)
+            mean = means.mean(1)
+            var = (within + (means - mean[:, None]).square()).mean(1)
+        size = chunks[0, :, 0].numel()
         now = self.layout.kept
         kept = now.stop - now.start
         self.running_mean[now].lerp_(mean[:kept], self.momentum)
@@ -218,12 +214,6 @@ class _Normalise(torch.autograd.Function):
         total, along = _by_channel(wide), _by_channel(wide * ready)
         slope = (wide - _along(total / size, x) - ready * _along(along / size, x)) * _along(inverse * weight, x)
         return slope.to(x.dtype), None, None, along.sum(0), total.sum(0)
-
-
-def pooled_moments(means: Tensor, within: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of a whole, ``(D, C)``, from those of its equally large parts, ``(D, parts, C)``."""
-    mean = means.mean(1)
-    return mean, (within + (means - mean[:, None]).square()).mean(1)
 
 
 def _by_channel(values: Tensor) -> Tensor:

@@ -19,71 +19,45 @@ class PatchConv2d(nn.Conv2d):
 
     Tensor cores want channels in multiples of eight; with three, a library's convolution and its gradient take twice
     as long as making all patches and multiplying them. Otherwise, and with strides and even kernels, an ``nn.Conv2d``.
-
-    Attributes:
-        after: The norm with pooling that follows (`graphmsda.pooled_norm`), if any. Where it says that it `convolves`,
-            x goes on to it as it is: in one, they can do with less. In a tuple it is no module of this one.
     """
 
-    after: tuple[Any, ...] = ()
-
     def forward(self, x: Tensor) -> Tensor:
-        """``(N, C, H, W) -> (N, outputs, H, W)``, or x again where the next layer convolves."""
-        if any(norm.convolves(x) for norm in self.after):
-            return x
-        if not self.takes_patches(x):
-            return super().forward(x)
-        dtype = torch.get_autocast_dtype("cuda")
-        return patch_product(x.to(dtype), self.weight.to(dtype))
-
-    def takes_patches(self, x: Tensor) -> bool:
-        """Whether x is convolved as a product with its patches."""
+        """``(N, C, H, W) -> (N, outputs, H, W)``."""
         size = self.kernel_size[0]
         plain = self.kernel_size == (size, size) and self.stride == (1, 1) and self.dilation == (1, 1)
         same = size % 2 == 1 and self.padding == (size // 2, size // 2) and self.bias is None and self.groups == 1
         mixed = x.is_cuda and torch.compiler.is_compiling() and torch.is_autocast_enabled("cuda")
-        return plain and same and mixed and not (x.requires_grad and torch.is_grad_enabled())
+        if not (plain and same and mixed) or (x.requires_grad and torch.is_grad_enabled()):
+            return super().forward(x)
+        dtype = torch.get_autocast_dtype("cuda")
+        return patch_product(x.to(dtype), self.weight.to(dtype))
 
 
 def patch_product(x: Tensor, weight: Tensor) -> Tensor:
     """Convolve with stride 1, padded to the same size; no gradient reaches x.
 
-    Shapes: x (N, C, H, W), weight (outputs, C, k, k), k odd -> (N, outputs, H, W), channels last.
-    """
-    count, _, height, width = x.shape
-    pixels, rows, size, run = patch_factors(x, weight)
-    kernels = _kernels() if x.is_cuda else None
-    y: Tensor
-    if kernels is not None and kernels.takes(size, run, len(weight), x.dtype):
-        y = kernels.convolve(pixels, rows, height, width)
-    else:
-        image, down, right, _ = pixels.stride()
-        patches = pixels.as_strided((count, height, width, size, run), (image, down, right, down, 1))
-        y = _Product.apply(patches.reshape(-1, size * run), rows)
-    return y.view(count, height, width, -1).permute(0, 3, 1, 2)
-
-
-def patch_factors(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, int, int]:
-    """Return pictures with an edge, in which patches lie, weights to multiply them with, and runs and their length.
-
     The numbers under one row of the kernel lie next to each other with the channels last. A patch is as many such runs
     as the kernel has rows, each read on into the next pixel up to an aligned length, where weights are 0.
 
-    Shapes: x (N, C, H, W), weight (outputs, C, k, k), k odd -> (N, more than H, more than W, C), (outputs, k * run).
+    Shapes: x (N, C, H, W), weight (outputs, C, k, k), k odd -> (N, outputs, H, W), channels last.
     """
-    channels, size = x.shape[1], weight.shape[-1]
-    run = run_length(size, channels)
-    more = run - size * channels
+    count, channels, height, width = x.shape
+    size = weight.shape[-1]
+    run = size * channels
+    more = -run % ALIGNED
     edge = size // 2
     beyond = -(-more // channels)  # pixels that the last run of a row reads on into
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, edge, edge + beyond, edge, edge)).contiguous()
     rows = F.pad(weight.permute(0, 2, 3, 1).flatten(2), (0, more)).flatten(1)
-    return pixels, rows, size, run
-
-
-def run_length(size: int, channels: int) -> int:
-    """Return how many numbers are read under one row of a kernel: aligned, so a few more than lie there."""
-    return -(-size * channels // ALIGNED) * ALIGNED
+    kernels = _kernels() if x.is_cuda else None
+    y: Tensor
+    if kernels is not None and kernels.takes(size, run + more, len(weight), x.dtype):
+        y = kernels.convolve(pixels, rows, height, width)
+    else:
+        image, down, right, _ = pixels.stride()
+        patches = pixels.as_strided((count, height, width, size, run + more), (image, down, right, down, 1))
+        y = _Product.apply(patches.reshape(-1, size * (run + more)), rows)
+    return y.view(count, height, width, -1).permute(0, 3, 1, 2)
 
 
 def _kernels() -> Any:

@@ -35,9 +35,9 @@ def _begin(pixel, image, down, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, EACH: 
 
 @triton.jit
 def _convolve(
-    pixels, rows, out, mean, within, count, image, down,
+    pixels, rows, out, count, image, down,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, EACH: tl.constexpr, SIZE: tl.constexpr, RUN: tl.constexpr,
-    OUT: tl.constexpr, PIXELS: tl.constexpr, MEASURED: tl.constexpr,
+    OUT: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     inside = (pixel < count)[:, None]
@@ -49,14 +49,7 @@ def _convolve(
         patch = tl.load(pixels + (run + row * down), mask=inside, other=0.0)
         total = tl.dot(patch, tl.load(rows + (weight + row * RUN)), total)
     place = pixel.to(tl.int64)[:, None] * OUT + channel[None, :]
-    rounded = total.to(out.dtype.element_ty)
-    tl.store(out + place, rounded, mask=inside)
-    if MEASURED:  # of what is stored, by channel; there are no pixels outside then
-        value = rounded.to(tl.float32)
-        middle = tl.sum(value, 0) / PIXELS
-        value -= middle[None, :]
-        tl.store(mean + (tl.program_id(0) * OUT + channel), middle)
-        tl.store(within + (tl.program_id(0) * OUT + channel), tl.sum(value * value, 0) / PIXELS)
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -109,12 +102,6 @@ def _empty(pixels: Tensor, rows: Tensor, height: int, width: int) -> Tensor:
     return pixels.new_empty(len(pixels) * height * width, len(rows))
 
 
-def _empty_measured(pixels: Tensor, rows: Tensor, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    out = _empty(pixels, rows, height, width)
-    mean = out.new_empty(len(out) // PIXELS, len(rows), dtype=torch.float32)
-    return out, mean, torch.empty_like(mean)
-
-
 def _part(count: int) -> int:
     return int(triton.cdiv(triton.cdiv(count, PROGRAMS), PIXELS) * PIXELS)
 
@@ -131,32 +118,12 @@ def convolve(pixels: Tensor, rows: Tensor, height: int, width: int) -> Tensor:
     Shapes: pixels (N, more than height, more than width, C), contiguous; rows (outputs, size * RUN) -> (N * height *
     width, outputs). A patch is the runs that begin in a pixel and in the `size` - 1 below it. Gradients flow to rows.
     """
-    out = _empty(pixels, rows, height, width)
-    _launch(pixels, rows, out, None, None, height, width)
-    return out
-
-
-@torch.library.custom_op("graphmsda::convolve_measured", mutates_args=())
-def convolve_measured(pixels: Tensor, rows: Tensor, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `convolve` does, without a gradient, and mean and variance of each channel in neighbouring pixels.
-
-    Shapes: as in `convolve`, height * width a multiple of `PIXELS` -> beside its result twice (N * height * width /
-    PIXELS, outputs), float32.
-    """
-    found = _empty_measured(pixels, rows, height, width)
-    _launch(pixels, rows, *found, height, width)
-    return found
-
-
-def _launch(
-    pixels: Tensor, rows: Tensor, out: Tensor, mean: Tensor | None, within: Tensor | None, height: int, width: int
-) -> None:
+    out, rows = _empty(pixels, rows, height, width), rows.contiguous()
     image, down, *_ = pixels.stride()
     options = _sizes(pixels, height, width, rows.shape[1] // RUN, len(rows))
     with torch.cuda.device_of(pixels):  # Triton launches on the current GPU
-        _convolve[(triton.cdiv(len(out), PIXELS),)](
-            pixels, rows.contiguous(), out, mean, within, len(out), image, down, MEASURED=mean is not None, **options
-        )
+        _convolve[(triton.cdiv(len(out), PIXELS),)](pixels, rows, out, len(out), image, down, **options)
+    return out
 
 
 @torch.library.custom_op("graphmsda::convolve_sums", mutates_args=())
@@ -182,6 +149,5 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 convolve.register_fake(_empty)
-convolve_measured.register_fake(_empty_measured)
 convolve.register_autograd(_backward, setup_context=_save)
 convolve_sums.register_fake(_empty_sums)

@@ -1,44 +1,29 @@
 """Batch normalisation per domain, ReLU and max-pooling in one: the costliest lines of small networks and ResNet stems.
 
 Each of the three alone reads and writes its whole input; together, as GPU kernels, they read it once and write a
-quarter of it. A convolution of pictures that comes first is done in the same go: statistics are taken and weights'
-gradients summed up while its result and the gradient of that are in registers.
+quarter of it.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphmsda.norm import DomainBatchNorm, pooled_moments
+from graphmsda.norm import DomainBatchNorm
 from graphmsda.parallel import world_size
-from graphmsda.patch_conv import PatchConv2d, patch_factors, run_length
 from graphmsda.triton_support import TRITON
 
 LARGEST = 2**31  # numbers of one image, within which kernels count in 32 bits
 
 
 class PooledNorm(DomainBatchNorm):
-    """`DomainBatchNorm`, then ReLU, then ``MaxPool2d(3, stride=2, padding=1)``, with the first one's state.
-
-    Attributes:
-        before: The convolution of pictures that comes first, if any. It stays a module of the network, and in a tuple
-            it is none of this one.
-    """
-
-    before: tuple[PatchConv2d, ...] = ()
+    """`DomainBatchNorm`, then ReLU, then ``MaxPool2d(3, stride=2, padding=1)``, with the first one's state."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise and pool ``(N, C, H, W) -> (N, C, (H + 1) // 2, (W + 1) // 2)``, laid out as `layout` says.
-
-        Where it `convolves`, x is still what the convolution before it was given.
-        """
-        if self.before and x.shape[1] == self.before[0].in_channels:
-            return self._of_pictures(x)
+        """Normalise and pool ``(N, C, H, W) -> (N, C, (H + 1) // 2, (W + 1) // 2)``, laid out as `layout` says."""
         kernels = _kernels() if self._fusible(x) else None
         if kernels is None:
             return F.max_pool2d(F.relu(super().forward(x)), 3, 2, 1)
@@ -47,41 +32,15 @@ class PooledNorm(DomainBatchNorm):
         pooled: Tensor = kernels.pooled_norm(x, mean, inverse, self.weight, self.bias)[0]
         return pooled
 
-    def convolves(self, x: Tensor) -> bool:
-        """Whether there are kernels that convolve pictures, normalise and pool in one."""
-        if not (self._at_once() and all(layer.takes_patches(x) for layer in self.before)):
-            return False
-        (layer,), kernels = self.before, _kernels("patch_pool")
-        size, dtype = layer.kernel_size[0], torch.get_autocast_dtype("cuda")
-        run = run_length(size, layer.in_channels)
-        return kernels is not None and bool(kernels.takes(size, run, layer.out_channels, dtype, *x.shape[2:]))
-
-    def _of_pictures(self, x: Tensor) -> Tensor:
-        """Convolve, normalise and pool pictures: ``(N, 3, H, W) -> (N, C, H / 2, W / 2)``."""
-        dtype = torch.get_autocast_dtype("cuda")
-        count, _, height, width = x.shape
-        pixels, rows, *_ = patch_factors(x.to(dtype), self.before[0].weight.to(dtype))
-        y, means, within = _kernels("patch_conv").convolve_measured(pixels, rows.detach(), height, width)
-        domains, each = len(self.layout.sizes), self.layout.sizes[0]
-        shape = (count, -1, len(rows))
-        means, within = pooled_moments(means.view(shape), within.view(shape))  # of each picture
-        whole = pooled_moments(means.view(domains, each, -1), within.view(domains, each, -1))
-        mean, inverse = self._taken_in(*whole, each * height * width)
-        y = y.view(count, height, width, -1).permute(0, 3, 1, 2)
-        given = pixels, rows, y, mean, inverse, self.weight, self.bias
-        pooled: Tensor = _kernels("patch_pool").pooled_patches(*given)[0]
-        return pooled
-
-    def _at_once(self) -> bool:
-        """Whether all domains can be normalised at once, in float32."""
-        return self.training and self.weight.dtype == torch.float32 and self.layout.even and world_size() == 1
-
     def _fusible(self, x: Tensor) -> bool:
         return (
-            self._at_once()
+            self.training
             and x.is_cuda
             and x.ndim == 4
             and x.dtype in (torch.bfloat16, torch.float32)
+            and self.weight.dtype == torch.float32
+            and self.layout.even
+            and world_size() == 1
             and x.is_contiguous(memory_format=torch.channels_last)
             and 0 < x.shape[1:].numel() < LARGEST
         )
@@ -91,8 +50,7 @@ def pool_norms(module: nn.Module) -> nn.Module:
     """Merge every `DomainBatchNorm` below `module` with a ReLU and a 3x3 max-pooling of stride 2 that follow it.
 
     Found are those in an ``nn.Sequential`` and in the stem of torchvision's ResNets. Names of parameters and buffers
-    stay as they are, since what is merged leaves an ``nn.Identity`` behind. A `PatchConv2d` before one may leave
-    its work to it.
+    stay as they are, since what is merged leaves an ``nn.Identity`` behind.
     """
     for child in module.children():
         pool_norms(child)
@@ -100,11 +58,6 @@ def pool_norms(module: nn.Module) -> nn.Module:
         names = list(module._modules)
         for three in zip(names, names[1:], names[2:], strict=False):
             _merge(module, *three)
-        for first, norm in pairwise(module.children()):
-            if not (isinstance(first, PatchConv2d) and isinstance(norm, PooledNorm)):
-                continue
-            if first.in_channels != first.out_channels:  # by which the norm tells a picture from its result
-                first.after, norm.before = (norm,), (first,)
     elif (type(module).__module__, type(module).__name__) == ("torchvision.models.resnet", "ResNet"):
         _merge(module, "bn1", "relu", "maxpool")
     return module
@@ -131,13 +84,12 @@ def _halves(module: nn.Module) -> bool:
     return all(value in (side, (side, side)) for value, side in zip(found, (3, 2, 1, 1), strict=True))
 
 
-def _kernels(name: str = "pooled_norm") -> Any:
-    """Return a module of kernels for GPUs, or None where Triton does not work."""
+def _kernels() -> Any:
+    """Return the module of kernels for GPUs, or None where Triton does not work."""
     if not TRITON:
         return None
     try:
-        from graphmsda import patch_conv_triton, patch_pool_triton, pooled_norm_triton
+        from graphmsda import pooled_norm_triton
     except ImportError:
         return None
-    found = {"pooled_norm": pooled_norm_triton, "patch_conv": patch_conv_triton, "patch_pool": patch_pool_triton}
-    return found[name] if pooled_norm_triton.USABLE else None
+    return pooled_norm_triton if pooled_norm_triton.USABLE else None

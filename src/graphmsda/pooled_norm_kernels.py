@@ -152,62 +152,6 @@ def _sum_over_windows(
     tl.store(along + out, tl.sum(weighted, 0) * tl.load(inverse + row, mask=c_in, other=0.0), mask=c_in)
 
 
-@triton.jit
-def _around(grad, codes, x, pixel, tile, i, j, inside, height, width, channels):
-    """Load blocks of 2x2 pixels, and codes and gradients of the windows around each: own, right, below, across."""
-    rows, columns = (height + 1) // 2, (width + 1) // 2
-    line, below = width * channels, tile + columns * channels
-    right_in, below_in = inside & (2 * j + 1 < width), inside & (2 * i + 1 < height)
-    more, lower = inside & (j + 1 < columns), inside & (i + 1 < rows)
-    return (
-        tl.load(x + pixel, mask=inside, other=0.0),
-        tl.load(x + pixel + channels, mask=right_in, other=0.0),
-        tl.load(x + pixel + line, mask=below_in, other=0.0),
-        tl.load(x + pixel + line + channels, mask=right_in & below_in, other=0.0),
-        tl.load(codes + tile, mask=inside, other=NONE),
-        tl.load(codes + tile + channels, mask=more, other=NONE),
-        tl.load(codes + below, mask=lower, other=NONE),
-        tl.load(codes + below + channels, mask=more & lower, other=NONE),
-        tl.load(grad + tile, mask=inside, other=0.0),
-        tl.load(grad + tile + channels, mask=more, other=0.0),
-        tl.load(grad + below, mask=lower, other=0.0),
-        tl.load(grad + below + channels, mask=more & lower, other=0.0),
-    )
-
-
-@triton.jit
-def _coefficients(mean, inverse, weight, total, along, domain, c, channels, each):
-    """Return what makes a gradient of normalised values one of x: g scale - ((x - m) tilt + level)."""
-    exists, row = c < channels, domain * channels + c
-    s = tl.load(inverse + row, mask=exists, other=0.0)
-    m = tl.load(mean + row, mask=exists, other=0.0)
-    scale = s * tl.load(weight + c, mask=exists, other=0.0)
-    level = tl.load(total + row, mask=exists, other=0.0) * each * scale
-    tilt = tl.load(along + row, mask=exists, other=0.0) * each * s * scale
-    return m[None, :], scale[None, :], level[None, :], tilt[None, :]
-
-
-@triton.jit
-def _slopes(
-    x_own, x_right, x_below, x_across, code_own, code_right, code_below, code_across,
-    g_own, g_right, g_below, g_across, m, scale, level, tilt,
-):  # fmt: skip
-    """Return the gradients of the four pixels of blocks: each looks up the windows that it won."""
-    g_own, g_right = g_own.to(tl.float32), g_right.to(tl.float32)
-    g_below, g_across = g_below.to(tl.float32), g_across.to(tl.float32)
-    own = tl.where(code_own == 4, g_own, 0.0)
-    right = tl.where(code_own == 5, g_own, 0.0) + tl.where(code_right == 3, g_right, 0.0)
-    below = tl.where(code_own == 7, g_own, 0.0) + tl.where(code_below == 1, g_below, 0.0)
-    across = tl.where(code_own == 8, g_own, 0.0) + tl.where(code_right == 6, g_right, 0.0)
-    across += tl.where(code_below == 2, g_below, 0.0) + tl.where(code_across == 0, g_across, 0.0)
-    return (
-        own * scale - ((x_own.to(tl.float32) - m) * tilt + level),
-        right * scale - ((x_right.to(tl.float32) - m) * tilt + level),
-        below * scale - ((x_below.to(tl.float32) - m) * tilt + level),
-        across * scale - ((x_across.to(tl.float32) - m) * tilt + level),
-    )
-
-
 @triton.jit(do_not_specialize=COUNTS)
 def _spread(
     grad, codes, x, mean, inverse, weight, total, along, out, images, height, width, channels,
@@ -218,20 +162,50 @@ def _spread(
     image = tl.program_id(0) // tiles
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     i, j, inside, tile = _windows((tl.program_id(0) % tiles) * WINDOWS, c, height, width, channels, WINDOWS)
-    pixel = tl.cast(image, tl.int64) * height * width * channels + ((2 * i * width + 2 * j) * channels + c[None, :])
-    tile += tl.cast(image, tl.int64) * rows * columns * channels
+
+    # A block of 2x2 pixels, and the windows around its first pixel, right of that, below it and across from it.
     # All loads come before anything that waits for them.
-    x0, x1, x2, x3, k0, k1, k2, k3, g0, g1, g2, g3 = _around(
-        grad, codes, x, pixel, tile, i, j, inside, height, width, channels
-    )
-    each = 1.0 / (tl.cast(images, tl.float32) * height * width)
-    m, scale, level, tilt = _coefficients(mean, inverse, weight, total, along, image // images, c, channels, each)
-    own, right, below, across = _slopes(
-        x0, x1, x2, x3, k0, k1, k2, k3, g0, g1, g2, g3, m, scale, level, tilt
-    )  # fmt: skip
-    right_in, below_in = inside & (2 * j + 1 < width), inside & (2 * i + 1 < height)
+    pixel = tl.cast(image, tl.int64) * height * width * channels + ((2 * i * width + 2 * j) * channels + c[None, :])
     line = width * channels
-    tl.store(out + pixel, own.to(out.dtype.element_ty), mask=inside)
-    tl.store(out + pixel + channels, right.to(out.dtype.element_ty), mask=right_in)
-    tl.store(out + pixel + line, below.to(out.dtype.element_ty), mask=below_in)
-    tl.store(out + pixel + line + channels, across.to(out.dtype.element_ty), mask=right_in & below_in)
+    right_in, below_in = inside & (2 * j + 1 < width), inside & (2 * i + 1 < height)
+    x_own = tl.load(x + pixel, mask=inside, other=0.0)
+    x_right = tl.load(x + pixel + channels, mask=right_in, other=0.0)
+    x_below = tl.load(x + pixel + line, mask=below_in, other=0.0)
+    x_across = tl.load(x + pixel + line + channels, mask=right_in & below_in, other=0.0)
+    tile += tl.cast(image, tl.int64) * rows * columns * channels
+    below = tile + columns * channels
+    more, lower = inside & (j + 1 < columns), inside & (i + 1 < rows)
+    code_own = tl.load(codes + tile, mask=inside, other=NONE)
+    code_right = tl.load(codes + tile + channels, mask=more, other=NONE)
+    code_below = tl.load(codes + below, mask=lower, other=NONE)
+    code_across = tl.load(codes + below + channels, mask=more & lower, other=NONE)
+    g_own = tl.load(grad + tile, mask=inside, other=0.0)
+    g_right = tl.load(grad + tile + channels, mask=more, other=0.0)
+    g_below = tl.load(grad + below, mask=lower, other=0.0)
+    g_across = tl.load(grad + below + channels, mask=more & lower, other=0.0)
+
+    exists = c < channels
+    row = (image // images) * channels + c
+    each = 1.0 / (tl.cast(images, tl.float32) * height * width)
+    s = tl.load(inverse + row, mask=exists, other=0.0)
+    m = tl.load(mean + row, mask=exists, other=0.0)[None, :]
+    scale = s * tl.load(weight + c, mask=exists, other=0.0)
+    level = (tl.load(total + row, mask=exists, other=0.0) * each * scale)[None, :]
+    tilt = (tl.load(along + row, mask=exists, other=0.0) * each * s * scale)[None, :]
+    scale = scale[None, :]
+
+    g_own, g_right = g_own.to(tl.float32), g_right.to(tl.float32)
+    g_below, g_across = g_below.to(tl.float32), g_across.to(tl.float32)
+    slope = tl.where(code_own == 4, g_own, 0.0)
+    slope = slope * scale - ((x_own.to(tl.float32) - m) * tilt + level)
+    tl.store(out + pixel, slope.to(out.dtype.element_ty), mask=inside)
+    slope = tl.where(code_own == 5, g_own, 0.0) + tl.where(code_right == 3, g_right, 0.0)
+    slope = slope * scale - ((x_right.to(tl.float32) - m) * tilt + level)
+    tl.store(out + pixel + channels, slope.to(out.dtype.element_ty), mask=right_in)
+    slope = tl.where(code_own == 7, g_own, 0.0) + tl.where(code_below == 1, g_below, 0.0)
+    slope = slope * scale - ((x_below.to(tl.float32) - m) * tilt + level)
+    tl.store(out + pixel + line, slope.to(out.dtype.element_ty), mask=below_in)
+    slope = tl.where(code_own == 8, g_own, 0.0) + tl.where(code_right == 6, g_right, 0.0)
+    slope += tl.where(code_below == 2, g_below, 0.0) + tl.where(code_across == 0, g_across, 0.0)
+    slope = slope * scale - ((x_across.to(tl.float32) - m) * tilt + level)
+    tl.store(out + pixel + line + channels, slope.to(out.dtype.element_ty), mask=right_in & below_in)
