@@ -107,13 +107,13 @@ def test_without_strong_views_the_student_sees_the_weak_ones() -> None:
 
 def test_with_no_weight_nothing_is_learnt_from_the_target() -> None:
     given = views(5)
-    control = met(target_weight=0.0)
+    control = met(target_weight=0.0, balance_weight=0.0)
     phase = one_phase(control, given)
     assert values(phase)["target"] == 0
     assert float((phase.shown or {})["pseudo-labelled"]) == 0
     assert not control.seen[-1].any()  # its prototypes were never met
     other = dataclasses.replace(given, strong=given.target * 2)
-    assert values(phase) == pytest.approx(values(one_phase(met(target_weight=0.0), other)))
+    assert values(phase) == pytest.approx(values(one_phase(met(target_weight=0.0, balance_weight=0.0), other)))
 
 
 def test_nothing_is_believed_before_a_prototype_is_met() -> None:

@@ -21,12 +21,14 @@ class MRFPlus(MRF):
     r"""MRF+: MRF-MSDA taught by its own average, after Mean Teacher (NeurIPS 2017) and FixMatch (NeurIPS 2020).
 
     .. math:: \min_{f,\mathbb C} L_{cls} + \alpha L_{MLE}(r w) + \frac{u \, r}{|B_T|} \sum_{q \in B_T} w_q \,
-              \bigl(- \log p(y = \hat y_q \mid \text{strong view of } q) \bigr)
+              \bigl(- \log p(y = \hat y_q \mid \text{strong view of } q) \bigr) + \frac{v \, r}{K} L_{balance}
 
     The teacher is the moving average of the model. Its joint likelihood, summed over domains (eq. 20), reads a weak
     view of each target image and gives the label :math:`\hat y_q` and, above a confidence, the weight
     :math:`w_q = 1`. The student learns it on a strong view: by eq. 20 as a classifier and as the positive Markov
-    network of eq. 22. The ramp r grows from 0 to 1. Each part has a switch; docs/lab.md tells what was tried.
+    network of eq. 22. The last term, `graphmsda.graphs.constraints.class_imbalance` of its predictions, keeps classes
+    from being predicted too often. The ramp r grows from 0 to 1. Each part has a switch; docs/lab.md tells what was
+    tried.
 
     Args:
         tau: Temperature of the energies, in units of `scale`.
@@ -37,10 +39,11 @@ class MRFPlus(MRF):
         clique_weight: Weight of the mean clique energy; only for the log reading.
         wrong_edges: Negative networks by a wrong edge between prototypes.
         start: Where prototypes start: at the first class mean seen (mean) or at small random numbers (normal).
-        target_weight: Weight u of the target's pseudo-labels; with 0 nothing is learnt from the target at all.
+        target_weight: Weight u of the target's pseudo-labels; with it and `balance_weight` 0, nothing is learnt from
+            the target at all.
         confidence: Least probability of a pseudo-label that is believed.
         balance: Whether classes of which few are believed have a lower threshold (FlexMatch; NeurIPS 2021).
-        balance_weight: Weight of the imbalance of classes among the target's predictions, divided by their number.
+        balance_weight: Weight v of the imbalance of classes among the target's predictions.
         ramp: Share of the training after which pseudo-labels count in full.
         average_teaches: Whether the averaged model gives the pseudo-labels, or the model itself.
         strong_views: Whether the student sees strong views of the target, or the teacher's weak ones.
@@ -66,7 +69,7 @@ class MRFPlus(MRF):
         target_weight: float = 2.0,
         confidence: float = 0.8,
         balance: bool = False,
-        balance_weight: float = 0.0,
+        balance_weight: float = 3.0,
         ramp: float = 0.1,
         average_teaches: bool = True,
         strong_views: bool = True,
