@@ -50,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             partial = given.out.with_suffix(".part.jsonl")
             known = read(given.out)
             rows = {row["run"]: row for row in [*known.get("rows", []), *folder.read_metrics(partial)]}
+            # A table is read whole each time: its rows may have been replaced or renamed since.
+            tables = tuple(f"{place.stem}/" for place in given.places if place.is_file())
+            rows = {run: row for run, row in rows.items() if not (run.startswith(tables) and ", seed " in run)}
             made = record.origin(given.commit)
             for row in measure(given.places, set(rows), device=given.device, data_root=given.data_root):
                 rows[row["run"]] = record.rounded({**made, **row})

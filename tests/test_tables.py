@@ -187,4 +187,4 @@ def test_a_page_shows_every_hyperparameter(name: str) -> None:
     for preset in METHODS[name].presets:
         assert f"--preset {preset}" in page
     assert ("no hyper-parameters" in page) == (not parameters)
-    assert "Args:" not in page
+    assert not any(part in page for part in ("Args:", "math::", r"\frac", r"\bigl"))  # nor the rest of a long formula

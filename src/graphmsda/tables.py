@@ -114,7 +114,8 @@ def method_page(name: str) -> str:
     """Return a method's citation, description and hyper-parameters with defaults and presets."""
     method = find_method(name)
     text = (inspect.getdoc(method) or "").partition("\nArgs:")[0]
-    text = re.sub(r"\.\. math::.*\n\n?", "", text).strip()  # LaTeX helps nobody on a terminal
+    # LaTeX helps nobody on a terminal. A formula goes on where lines are indented.
+    text = re.sub(r"\.\. math::.*\n(?:[ \t]+.*\n)*\n?", "", text).strip()
     parameters = hyperparameters(method)
     if not parameters:
         return f"{name}\n\n{text}\n\nno hyper-parameters"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from graphmsda.backbones import build_backbone
 from graphmsda.domains import Batch
+from graphmsda.graphs.constraints import class_imbalance
 from graphmsda.methods import complete_parameters
 from graphmsda.methods.mrf_plus import MRFPlus
 from graphmsda.norm import DomainBatchNorm
@@ -114,6 +116,19 @@ def test_with_no_weight_nothing_is_learnt_from_the_target() -> None:
     assert not control.seen[-1].any()  # its prototypes were never met
     other = dataclasses.replace(given, strong=given.target * 2)
     assert values(phase) == pytest.approx(values(one_phase(met(target_weight=0.0, balance_weight=0.0), other)))
+
+
+def test_predictions_on_the_strong_views_are_balanced_by_default() -> None:
+    given, method = views(5, 0.05), met()  # halfway up the ramp
+    plain, reader = copy.deepcopy(method), copy.deepcopy(method)
+    plain.balance_weight = 0.0
+    with torch.no_grad():
+        predictions = reader.predict(reader.embed_batch(given, strong=True).target)
+        imbalance, _ = class_imbalance(predictions, reader.shares)
+    one, two = values(one_phase(plain, given)), values(one_phase(method, given))
+    assert set(two) == {*one, "balance"}
+    assert {name: two[name] for name in one} == pytest.approx(one)
+    assert two["balance"] == pytest.approx(0.5 * 3 / CLASSES * float(imbalance))
 
 
 def test_nothing_is_believed_before_a_prototype_is_met() -> None:

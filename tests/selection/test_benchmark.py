@@ -118,6 +118,34 @@ def test_page(tmp_path: Path) -> None:
     assert "| entropy | -1.00 | -1.00 | 30.0 (30.0) | do not use |" in text
 
 
+def test_a_table_is_read_whole_again(tmp_path: Path) -> None:
+    def put(*cells: tuple[str, str, float]) -> None:
+        """Write a table of runs by setting, target and accuracy."""
+        runs = [
+            {"method": "mrf", "setting": setting, "epochs": 3, "seed": 0, "commit": "abc", "target": target}
+            | {
+                "selection": {
+                    name: value for name, value in row(target, "mrf", accuracy, guess=0.6).items() if name != "run"
+                }
+            }
+            for setting, target, accuracy in cells
+        ]
+        table.write_text(json.dumps({"runs": runs}))
+
+    table, file = tmp_path / "demo.json", tmp_path / "found.json"
+    selection.write(file, {"commands": [], "date": "2026-01-01"}, rows())  # runs of folders, which stay
+    put(("default", "a", 0.7), ("default", "b", 0.8), ("other", "a", 0.6))
+    assert selection.main([str(table), "--out", str(file), "--commit", "abc"]) == 0
+    put(("default", "a", 0.9), ("renamed", "b", 0.8))
+    assert selection.main([str(table), "--out", str(file), "--commit", "abc"]) == 0
+    found = {one["run"]: one["accuracy"] for one in json.loads(file.read_text())["rows"]}
+    assert {run: value for run, value in found.items() if run.startswith("demo/")} == {
+        "demo/mrf, default, a, 3 epochs, seed 0": 0.9,
+        "demo/mrf, renamed, b, 3 epochs, seed 0": 0.8,
+    }
+    assert {one["run"] for one in rows()} <= set(found)
+
+
 def test_doctests() -> None:
     assert doctest.testmod(selection_tables).failed == 0
 
