@@ -57,14 +57,15 @@ def test_the_first_step_believes_no_pseudo_label() -> None:
 
 
 def test_balance_is_a_term_of_its_own() -> None:
-    plain, method = new(ramp=0.0), new(ramp=0.0, balance_weight=2.0)
+    plain, method = new(ramp=0.0, balance_weight=0.0), new(ramp=0.0, balance_weight=2.0)
     assert "shares" not in plain.state_dict()
     one, two = values(one_phase(plain, batch())), values(one_phase(method, batch()))
     assert set(two) == {*one, "balance"}
     assert {name: two[name] for name in one} == one
     assert float(method.shares.sum()) == pytest.approx(1)
     assert method.shares.tolist() != pytest.approx([1 / CLASSES] * CLASSES)
-    assert "balance" not in values(one_phase(new(balance_weight=0.0), batch()))
+    default = values(one_phase(new(ramp=0.0), batch()))
+    assert default == one | {"balance": pytest.approx(two["balance"] / 2)}
 
 
 def test_prototypes_not_met_take_no_part() -> None:
