@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 
 import pytest
 
 from graphmsda import forked
 from graphmsda.errors import UserError
-from graphmsda.forked import can_fork, map_in_order
+from graphmsda.forked import can_fork, map_in_order, quiet_forks, wait_before_forks
 
 
 @pytest.mark.parametrize("fork", [True, False])
@@ -50,3 +54,29 @@ def test_errors_and_deaths() -> None:
     if can_fork():
         with pytest.raises(UserError, match="it: a process that worked on it was killed"):
             list(map_in_order(lambda _: os.kill(os.getpid(), signal.SIGKILL), range(3), what="it", processes=2))
+
+
+def test_threads_that_import_are_waited_for_before_anything_is_forked() -> None:
+    thread = threading.Thread(target=time.sleep, args=(0.2,))
+    thread.start()
+    wait_before_forks(thread)
+    with quiet_forks():
+        assert not thread.is_alive()
+
+
+def test_what_is_imported_while_a_fork_waits_may_prepare_for_it_too() -> None:
+    """A package that registers work around forks must not find the second half of it called without the first."""
+    text = """
+import os, threading, time
+from graphmsda.forked import map_in_order, wait_before_forks
+ready = []
+def work():
+    time.sleep(0.3)
+    os.register_at_fork(before=lambda: ready.append(1), after_in_parent=lambda: ready.pop())
+thread = threading.Thread(target=work)
+thread.start()
+wait_before_forks(thread)
+print(list(map_in_order(abs, [-1, -2, -3], what="it", processes=2)), ready)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[1, 2, 3] []\n", "")

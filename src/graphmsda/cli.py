@@ -16,6 +16,7 @@ from graphmsda import __version__, data_commands
 from graphmsda.errors import UserError
 from graphmsda.export import commands as export_commands
 from graphmsda.figures import commands as figure_commands
+from graphmsda.garbage import garbage_left
 from graphmsda.reading import READING, add_reading, recipe_data, refuse
 from graphmsda.report import commands as report_commands
 from graphmsda.selection import commands as select_commands
@@ -208,7 +209,8 @@ def command_fit(given: argparse.Namespace) -> None:
     if given.task is not None:
         if given.sources or given.target:
             raise UserError("--task was given with --sources or --target; give either a task or your own folders")
-        named = find_task(given.task, root=root, variant=variant, progress=True, **reading)
+        with garbage_left():
+            named = find_task(given.task, root=root, variant=variant, progress=True, **reading)
         task, remarks = named.task, named.notes
         origin |= named.record
         if settings.get("backbone", "auto") == "auto":

@@ -10,12 +10,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from graphmsda.errors import UserError
@@ -26,6 +28,7 @@ Result = TypeVar("Result")
 AHEAD = 3  # inputs handed out in advance to each process, so that memory does not grow with their number
 
 _job: Callable[[Any], Any] | None = None
+_awaited: list[threading.Thread] = []
 
 
 def can_fork() -> bool:
@@ -80,9 +83,26 @@ def map_in_order(
             _job = None
 
 
+def wait_before_forks(thread: threading.Thread) -> None:
+    """Have forks wait for a thread that imports: a process forked in the middle of that could never import the same.
+
+    Those of this package wait before Python prepares to fork, so that what is imported meanwhile may prepare, too.
+    """
+    _awaited.append(thread)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=partial(_wait_for, thread))
+
+
+def _wait_for(thread: threading.Thread) -> None:
+    if thread is not threading.current_thread():
+        thread.join()
+
+
 @contextmanager
 def quiet_forks() -> Iterator[None]:
     """Silence newer Pythons on forking beside threads: our children touch nothing that those may hold."""
+    while _awaited:
+        _wait_for(_awaited.pop())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
         yield

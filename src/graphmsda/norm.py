@@ -44,7 +44,7 @@ class Layout:
     def kept(self) -> slice:
         """The domains whose running statistics change, where the chunks are `even`."""
         first = self.domains[0] if self.domains else 0
-        return slice(first, first + len([domain for domain in self.domains if domain != NOWHERE]))
+        return slice(first, first + len(self.domains) - self.domains.count(NOWHERE))
 
 
 class DomainBatchNorm(nn.Module):
@@ -223,7 +223,7 @@ def _by_channel(values: Tensor) -> Tensor:
 
 def _along(values: Tensor, x: Tensor) -> Tensor:
     """View a number for each domain and channel, ``(D, C)``, so that it meets ``(D, B, C, ...)``."""
-    return values.view(len(values), 1, -1, *(1 for _ in range(x.ndim - 3)))
+    return values.view(len(values), 1, -1, *(1,) * (x.ndim - 3))
 
 
 class LaidOutDropout(nn.Dropout):

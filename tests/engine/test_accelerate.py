@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -445,6 +446,40 @@ def test_early_work_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr(accelerate, "importlib", SimpleNamespace(import_module=broken))
     accelerate._import_compiler(whole=True)
     assert capfd.readouterr() == ("", "")
+
+
+def test_processes_that_compile_are_started_early_where_nothing_was_compiled_yet(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from torch._inductor import async_compile
+
+    begun: list[str] = []
+    monkeypatch.setattr(async_compile, "maybe_warm_pool", lambda: begun.append("pool"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    accelerate._import_compiler(whole=True)
+    assert begun == ["pool"]
+    assert not accelerate.has_compiled()
+    (tmp_path / "aotautograd" / "key").mkdir(parents=True)
+    assert accelerate.has_compiled()
+    accelerate._import_compiler(whole=True)
+    assert begun == ["pool"]
+
+
+def test_a_parameter_of_two_names_is_replaced_under_both() -> None:
+    class Tied(SourceOnly):
+        def __init__(self, backbone: Backbone, classes: int, domains: int) -> None:
+            super().__init__(backbone, classes, domains)
+            self.again = self.backbone.body[1]
+
+        def losses(self, batch: Batch) -> Phase:
+            return Phase({"first": self.backbone.body[1].weight.sum(), "again": self.again.weight.sum()})
+
+    method = Tied(build_backbone("mlp", (5,), 2), CLASSES, 2)
+    copies = {"backbone.body.1.weight": torch.full_like(method.backbone.body[1].weight, 2.0)}
+    batch = Batch((Labelled(torch.zeros(2, 5), torch.zeros(2).long()),), torch.zeros(2, 5), *torch.zeros(2))
+    terms = compiled_losses(method, copies, "eager")(batch).terms
+    total = copies["backbone.body.1.weight"].sum()
+    assert (terms["first"], terms["again"]) == (total, total)
 
 
 SLOPE = 1.0

@@ -146,3 +146,13 @@ def test_hyperparameters_are_completed() -> None:
 
 def test_what_may_change_on_resuming_exists() -> None:
     assert set(FREE_TO_CHANGE) <= {field.name for field in dataclasses.fields(Settings)}
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "interval"), [(10, 200, 50), (10, 20, 20), (99, 100, 50), (100, 100, 100), (50, 1000, 200)]
+)
+def test_long_runs_are_read_more_rarely(epochs: int, steps: int, interval: int) -> None:
+    settings = Settings(epochs=epochs, steps_per_epoch=steps)
+    read = [step for step in range(1, settings.steps + 1) if settings.is_read(step)]
+    assert settings.interval == interval
+    assert read == sorted({*range(interval, settings.steps + 1, interval), settings.steps})

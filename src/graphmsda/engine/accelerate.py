@@ -10,13 +10,12 @@ from __future__ import annotations
 import ctypes
 import importlib
 import logging
-import os
 import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +27,9 @@ from graphmsda.data import augment
 from graphmsda.domains import Batch, Labelled
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
+from graphmsda.engine.trials import trials_beside
+from graphmsda.forked import wait_before_forks
+from graphmsda.garbage import garbage_left
 from graphmsda.methods import Method, Phase
 
 WARM_UP = 3  # steps before capture: libraries choose kernels, the optimiser makes its memory
@@ -69,13 +71,7 @@ def begin_early(settings: Settings) -> None:
         # No daemon: a process that ends while one is inside a library crashes.
         thread = threading.Thread(target=work, name="graphmsda-early")
         thread.start()
-        if hasattr(os, "register_at_fork"):  # a process forked in the middle of an import could never import the same
-            os.register_at_fork(before=partial(_wait_for, thread))
-
-
-def _wait_for(thread: threading.Thread) -> None:
-    if thread is not threading.current_thread():
-        thread.join()
+        wait_before_forks(thread)
 
 
 def _meet_gpu(driver: ctypes.CDLL) -> None:
@@ -87,17 +83,29 @@ def _meet_gpu(driver: ctypes.CDLL) -> None:
 
 
 def _import_compiler(*, whole: bool) -> None:
-    with suppress(Exception):
+    with suppress(Exception), garbage_left():
         importlib.import_module("torch._dynamo")  # which optimisers need even where nothing is compiled
         if whole and threading.main_thread().is_alive():  # a user's mistake may have ended it
-            from torch._inductor.async_compile import maybe_warm_pool
+            if not has_compiled():
+                from torch._inductor.async_compile import maybe_warm_pool
 
-            maybe_warm_pool()  # starts processes that compile, each of which imports PyTorch
+                maybe_warm_pool()  # starts processes that compile, each of which imports PyTorch
             importlib.import_module("torch._inductor.compile_fx")
             from torch._inductor.codecache import CacheBase, torch_key
 
             torch_key()  # these read all of PyTorch and Triton, once for a process, to tell their versions apart
             CacheBase.get_system()
+
+
+def has_compiled() -> bool:
+    """Whether anything that was compiled lies where PyTorch keeps it: then what is needed now is likely among it.
+
+    Where it is not, processes that compile are started when there is something to compile.
+    """
+    from torch._inductor.runtime.runtime_utils import cache_dir  # type: ignore[attr-defined]
+
+    kept = Path(cache_dir()) / "aotautograd"
+    return kept.is_dir() and any(kept.iterdir())
 
 
 def stepper(training: Training, step: Step) -> Step:
@@ -189,8 +197,10 @@ def take_compiled(training: Training, step: Step) -> str | None:
     for owner, name, fast in compiled_parts(training):
         setattr(owner, name, fast)
         training.replaced.append((owner, name))
+    task = training.task
+    shape = (len(task.domains) * training.settings.batch_size, *task.target.x.shape[1:])
     try:
-        with derivatives_kept():
+        with derivatives_kept(), trials_beside(training.method.backbone, shape):
             step()
     except Exception as error:  # compilers raise what they like; a mistake of the method is raised again below
         training.put_back()
@@ -236,6 +246,9 @@ def compiled_losses(
     method: Method, copies: Mapping[str, Tensor], backend: str = "inductor"
 ) -> Callable[[Batch], Phase]:
     """Return `Method.losses`, compiled whole, with copies in place of the parameters they are of."""
+    # Whether a parameter has several names, so that its copy has to be put in several places. Where none has, compilers
+    # need not follow how such names are looked for: a quarter of the lines that they go through.
+    tied = len(list(method.named_parameters(remove_duplicate=False))) > len(list(method.parameters()))
 
     def tensors(
         copies: dict[str, Tensor],
@@ -246,7 +259,7 @@ def compiled_losses(
         strong: Tensor | None,
     ) -> tuple[dict[str, Tensor], tuple[str, ...], dict[str, Tensor], dict[str, Tensor]]:
         batch = Batch(tuple(Labelled(x, y) for x, y in sources), target, progress, seed, strong)
-        phase = torch.func.functional_call(method, copies, (batch,))
+        phase = torch.func.functional_call(method, copies, (batch,), tie_weights=tied)
         return dict(phase.terms), phase.updates, dict(phase.shown or {}), dict(phase.state or {})
 
     fast = compiled(tensors, backend)

@@ -19,6 +19,7 @@ from graphmsda.methods import complete_parameters, find_method
 from graphmsda.weights import default_weights
 
 INTERVAL = 50  # steps between two readings of the device: metrics, the guard against NaN, checkpoints
+LONG, RARER = 10_000, 4  # steps of a run from which on it is read so many times as rarely: each reading waits
 
 
 def option(default: Any, text: str, *choices: str) -> Any:
@@ -139,9 +140,14 @@ class Settings:
         """Steps of the whole run, once resolved."""
         return self.epochs * self.steps_per_epoch
 
+    @property
+    def interval(self) -> int:
+        """Steps between two readings of the device, an epoch at most."""
+        return min(INTERVAL if self.steps < LONG else RARER * INTERVAL, self.steps_per_epoch)
+
     def is_read(self, step: int) -> bool:
         """Whether the device is read after so many steps."""
-        return step % min(INTERVAL, self.steps_per_epoch) == 0 or step == self.steps
+        return step % self.interval == 0 or step == self.steps
 
 
 # What may differ between a run and its resumption without changing what it becomes.

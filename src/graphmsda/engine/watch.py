@@ -14,7 +14,6 @@ import torch
 from graphmsda.data.images import Decoded
 from graphmsda.domains import EvalSet
 from graphmsda.engine import folder
-from graphmsda.engine.settings import INTERVAL
 from graphmsda.engine.training import Training
 from graphmsda.errors import UserError
 from graphmsda.streaming import answer, split_rows
@@ -35,8 +34,8 @@ class Watcher:
         # A copy of its own: whatever the accelerated step holds of the method stays as it is.
         self.method = copy.deepcopy(training.method).eval()
         self.method.teacher = None
-        steps = training.settings.steps
-        self.every = INTERVAL * max(1, round(steps / READINGS / INTERVAL))
+        steps, interval = training.settings.steps, training.settings.interval
+        self.every = interval * max(1, round(steps / READINGS / interval))
 
     def due(self, step: int) -> bool:
         """Whether the accuracy is read after so many steps."""

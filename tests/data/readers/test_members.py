@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from graphmsda.data.readers.members import garbage_left, member_path
+from graphmsda.data.readers.members import member_path
 from graphmsda.errors import UserError
+from graphmsda.garbage import garbage_left
 
 
 @pytest.mark.parametrize(

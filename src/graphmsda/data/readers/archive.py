@@ -13,10 +13,11 @@ import torch
 from graphmsda.data.images import Decoded, Unreadable, decode_all
 from graphmsda.data.listing import SMALL_SIZE, PictureListing, choose_image_size, digest_of, place_name
 from graphmsda.data.readers.layout import arrange, printable
-from graphmsda.data.readers.members import Archive, Member, garbage_left
+from graphmsda.data.readers.members import Archive, Member
 from graphmsda.data.readers.tars import list_tar
 from graphmsda.data.readers.zips import list_zip
 from graphmsda.errors import UserError
+from graphmsda.garbage import garbage_left
 
 SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tbz2", ".tar.bz2", ".txz", ".tar.xz")
 READ_AHEAD = 64 * 2**20  # bytes of pictures held in memory while going through a packed archive

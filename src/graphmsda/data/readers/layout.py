@@ -58,9 +58,12 @@ def printable(path: str | os.PathLike[str]) -> str:
     return os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def path_order(path: str) -> list[str]:
-    """Sort by folder first: the order in which pictures of folders and zip files are listed."""
-    return path.split("/")
+def path_order(path: str) -> str:
+    """Sort by folder first: the order in which pictures of folders and zip files are listed.
+
+    It is that of ``path.split("/")``, compared in one go: no name holds the character that comes before all others.
+    """
+    return path.replace("/", "\0")
 
 
 def _start(paths: Sequence[str], wrapped: bool) -> int:

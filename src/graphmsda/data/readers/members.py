@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -77,22 +74,6 @@ def member_path(archive: Path, name: str) -> str | None:
     if any(folder.startswith(".") or folder == "__MACOSX" for folder in folders):
         return None
     return "/".join(folders)
-
-
-@contextmanager
-def garbage_left() -> Iterator[None]:
-    """Leave cyclic garbage where it is while very many objects are made that are none.
-
-    Python looks for it after every few hundred new objects, going over all others now and then: as long as listing
-    a hundred thousand members takes.
-    """
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 class PositionedFile:
