@@ -65,7 +65,7 @@ def tables(folder: Path) -> dict[str, str]:
         rows = [row for row in checked(folder / f"{benchmark}.json") if not row.get("playing")]
         default = [row for row in rows if row["setting"] == "default"]
         others = [row for row in rows if row["setting"] != "default"]
-        found[benchmark] = methods_text(benchmark, default)
+        found[benchmark] = methods_text(benchmark, default, others)
         found[f"{benchmark}-settings"] = settings_text(benchmark, others, default)
     found["timing"] = timing_text(checked(folder / "timing.json", NEEDED_OF_TIMES, "graphmsda study timing"))
     return found
@@ -85,8 +85,11 @@ def checked(path: Path, needed: Sequence[str] = NEEDED, by: str = "benchmarks/ac
     return list(runs)
 
 
-def methods_text(benchmark: str, rows: Sequence[Row]) -> str:
-    """Return the table of methods with the paper's rows below ours, and how ours were made."""
+def methods_text(benchmark: str, rows: Sequence[Row], others: Sequence[Row] = ()) -> str:
+    """Return the table of methods with the paper's rows below ours, and how ours were made.
+
+    Where a main method's default has not been measured on every target, its other settings that have stand below it.
+    """
     if not rows:
         return (
             f"Not measured yet: `python benchmarks/accuracy.py --benchmark {benchmark} --out results/{benchmark}.json`."
@@ -96,16 +99,33 @@ def methods_text(benchmark: str, rows: Sequence[Row]) -> str:
     body = []
     for method, name in METHODS.items():
         own = [row for row in rows if row["method"] == method]
-        for epochs in sorted({row["epochs"] for row in own}):
-            some = [row for row in own if row["epochs"] == epochs]
-            oracle = average(some, list(targets), "oracle_accuracy")
-            body.append([f"**{name}**", *cells(some, list(targets)), seeds(some, targets), str(epochs), oracle])
+        body += lines_of(f"**{name}**", own, targets)
         if not own and method in MAIN:
             body.append([f"**{name}**", *["–"] * (len(targets) + 4)])
+        if method in MAIN and not whole(own, targets):
+            more = [row for row in others if row["method"] == method]
+            for setting in dict.fromkeys(row["setting"] for row in more):
+                some = [row for row in more if row["setting"] == setting]
+                body += lines_of(f"{name}, {setting}", some, targets) if whole(some, targets) else []
         printed = of_paper(benchmark, method)
         if printed and (own or method in MAIN):
             body.append([f"{name}, the paper{printed[0]}", *printed[1:], "5", "100", "–"])
     return "\n".join([*table(head, body), "", *misses(benchmark, rows), *details(rows)])
+
+
+def lines_of(name: str, rows: Sequence[Row], targets: Mapping[str, str]) -> list[list[str]]:
+    """Return a line of the table of methods for each length of training."""
+    found = []
+    for epochs in sorted({row["epochs"] for row in rows}):
+        some = [row for row in rows if row["epochs"] == epochs]
+        oracle = average(some, list(targets), "oracle_accuracy")
+        found.append([name, *cells(some, list(targets)), seeds(some, targets), str(epochs), oracle])
+    return found
+
+
+def whole(rows: Sequence[Row], targets: Mapping[str, str]) -> bool:
+    """Say whether there is a run for every target."""
+    return {row["target"] for row in rows} >= targets.keys()
 
 
 def misses(benchmark: str, rows: Sequence[Row]) -> list[str]:
@@ -131,11 +151,14 @@ def of_paper(benchmark: str, method: str) -> list[str]:
 
 
 def settings_text(benchmark: str, rows: Sequence[Row], default: Sequence[Row]) -> str:
-    """Return the table of other settings, each with its difference to the default on the same targets and seeds."""
+    """Return the table of other settings, each with its difference to the default on the same targets and seeds.
+
+    A setting whose name ends with another's after a comma ("tau 0.1, without the balance") is compared with that one.
+    """
     if not rows:
         return "None measured yet."
     targets = [target for target in TARGETS[benchmark] if any(row["target"] == target for row in rows)]
-    head = ["method", "setting", *(f"→ {TARGETS[benchmark][t]}" for t in targets), "seeds", "epochs", "to the default"]
+    head = ["method", "setting", *(f"→ {TARGETS[benchmark][t]}" for t in targets), "seeds", "epochs", "difference"]
     body = []
     order = list(METHODS)
     names = dict.fromkeys((row["method"], row["setting"], row["epochs"]) for row in rows)
@@ -143,7 +166,9 @@ def settings_text(benchmark: str, rows: Sequence[Row], default: Sequence[Row]) -
         some = [row for row in rows if (row["method"], row["setting"], row["epochs"]) == (method, setting, epochs)]
         count = seeds(some, {row["target"] for row in some})
         texts = [f"`{method}`", setting, *cells(some, targets)[:-1], count, str(epochs)]
-        body.append([*texts, against(some, [row for row in default if row["method"] == method])])
+        own = [row for row in [*default, *rows] if row["method"] == method]
+        base = [row for row in own if row["setting"] == setting.partition(", ")[2]]
+        body.append([*texts, against(some, base or [row for row in own if row["setting"] == "default"])])
     lines = table(head, body)
     lines[1] = lines[1].replace("|---|---:", "|---|---", 1)  # a name reads from the left
     return "\n".join([*lines, "", *details(rows)])

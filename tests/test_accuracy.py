@@ -300,6 +300,22 @@ def test_page_shows_ours_beside_the_papers(tmp_path: Path) -> None:
     assert "Not measured yet" in found["pacs"]
 
 
+def test_page_has_a_former_default_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    targets = list(results_page.TARGETS["pacs"])
+    former = [row(setting="former", target=target, accuracy=0.7, epochs=15) for target in targets]
+    part = row(setting="tau 0.1, former", target="sketch", accuracy=0.65, epochs=15)
+    default = [row(target=target, accuracy=0.8, epochs=15) for target in targets]
+    whole = "| MRF, former | 70.0 | 70.0 | 70.0 | 70.0 | 70.0 | 1 | 15 | – |"
+    accuracy_rows.write(tmp_path / "pacs.json", {"runs": [*former, part, *default[:3]], "failed": []})
+    found = results_page.tables(tmp_path)
+    assert f"| **MRF** | 80.0 | 80.0 | 80.0 | – | – | 0 to 1 | 15 | – |\n{whole}\n| MRF, the paper |" in found["pacs"]
+    assert "MRF, tau 0.1" not in found["pacs"]
+    assert "| `mrf` | former | 70.0 | 70.0 | 70.0 | 70.0 | 1 | 15 | -10.0 (3) |" in found["pacs-settings"]
+    assert "| `mrf` | tau 0.1, former | – | – | – | 65.0 | 1 | 15 | -5.0 (1) |" in found["pacs-settings"]
+    accuracy_rows.write(tmp_path / "pacs.json", {"runs": [*former, part, *default], "failed": []})
+    assert "MRF, former" not in results_page.tables(tmp_path)["pacs"]
+
+
 def test_paper_rows_average_as_the_paper_says() -> None:
     printed = [(benchmark, results_page.of_paper(benchmark, "mrf")) for benchmark in results_page.TARGETS]
     printed += [("digits-five", results_page.of_paper("digits-five", name)) for name in ("dan", "m3sda", "dctn")]
