@@ -96,7 +96,7 @@ class CRF(nn.Module):
             [m.T @ z / m.sum(0).clamp(min=1)[:, None] for m, z in zip(members, embeddings, strict=True)]
         )
         present = torch.stack([m.sum(0) > 0 for m in members])[..., None]
-        prototypes = torch.where(present, 0.7 * self.prototypes + 0.3 * means, self.prototypes)  # eqs. 1-3
+        prototypes = torch.where(present, 0.4 * self.prototypes + 0.6 * means, self.prototypes)  # eqs. 1-3
         self.prototypes = prototypes.detach()
 
         logits, adjacency = self.graph(torch.cat(list(embeddings)), prototypes)
@@ -107,7 +107,7 @@ class CRF(nn.Module):
         away = [(z - m @ c).square().sum(1) * m.sum(1) for z, m, c in zip(embeddings, members, prototypes, strict=True)]
         return {
             "source": risk(known, labels),
-            "entropy": 3 / classes * entropy(target).mean(),
+            "entropy": entropy(target).mean() / classes,
             "prototype": F.cross_entropy(of_prototypes, own),  # eq. 7
             "global": (blocks[:, None] - blocks).norm(dim=2).mean(),  # eq. 13
             "local": 0.01 / spread(prototypes) * torch.cat(away).mean(),  # eq. 14
