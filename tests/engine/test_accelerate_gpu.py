@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,7 @@ from graphmsda.engine.training import Training
 from graphmsda.methods import Phase, SourceOnly
 from tests.conftest import QUICK, feature_task, image_task
 from tests.engine.test_accelerate import TwoSteps, told
+from tests.engine.test_kept import PROCESS, needs_saving
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 METHODS_HERE = ["source-only", "adabn", "crf", "mrf", "mrf-plus", "two-steps"]
@@ -299,3 +302,19 @@ def test_fit_with_the_flag_is_fit_without(method: str, tmp_path: Path, caplog: p
         torch.testing.assert_close(one[name], two[name], rtol=2e-3, atol=2e-3, msg=lambda m, n=name: f"{n}: {m}")
     for one_row, two_row in zip(*(run.history() for run in runs), strict=True):
         assert one_row | {"seconds": 0} == pytest.approx(two_row | {"seconds": 0}, rel=2e-2, abs=2e-3)
+
+
+@needs_saving
+@pytest.mark.parametrize("method", ["source-only", "crf", "mrf", "mrf-plus"])
+def test_another_process_traces_nothing(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    script = PROCESS.replace("test_accelerate import", "test_accelerate_gpu import")
+    script = script.replace("start(feature_task(), sys.argv[1])", "start(method=sys.argv[1])")
+    ends, told = [tmp_path / "one.pt", tmp_path / "two.pt"], []
+    for end in ends:
+        done = subprocess.run([sys.executable, "-c", script, method, str(end)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout.split()[-1])
+    assert told == ["0", "2"]
+    for one, two in zip(*(torch.load(end) for end in ends), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)  # MRF adds in any order

@@ -25,6 +25,7 @@ from graphmsda import parallel
 from graphmsda.backbones import Backbone
 from graphmsda.data import augment
 from graphmsda.domains import Batch, Labelled
+from graphmsda.engine.kept import forget, has_kept, kept
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from graphmsda.engine.trials import trials_beside
@@ -40,6 +41,8 @@ DEEPER = 10  # times as many for networks with tens of layers, which take minute
 OPTIONS: dict[str, Any] = {"fallback_random": True, "combo_kernels": True}
 if torch.__version__ < "2.15":  # which keeps the order of draws; seen to change it: 2.6, 2.7 and 2.11
     OPTIONS["reorder_for_peak_memory"] = False
+# Whether compiled functions are kept whole, so that later processes trace nothing. Not timed on a GPU yet.
+KEEP = False
 
 log = logging.getLogger("graphmsda")
 Step = Callable[[], None]
@@ -86,6 +89,9 @@ def _import_compiler(*, whole: bool) -> None:
     with suppress(Exception), garbage_left():
         importlib.import_module("torch._dynamo")  # which optimisers need even where nothing is compiled
         if whole and threading.main_thread().is_alive():  # a user's mistake may have ended it
+            if KEEP and has_kept():
+                importlib.import_module("torch._inductor.select_algorithm")  # what is kept imports this, and no more
+                return
             if not has_compiled():
                 from torch._inductor.async_compile import maybe_warm_pool
 
@@ -207,6 +213,8 @@ def take_compiled(training: Training, step: Step) -> str | None:
         reason = str(error).strip().splitlines()[:1]
         training.restore()
         training.prepare()
+        if forget():  # what was kept from an earlier process may be what is wrong
+            return take_compiled(training, step)
         step()
         return (
             f"--accelerate: the step of {training.settings.method} cannot be compiled "
@@ -236,7 +244,7 @@ def compiled_parts(training: Training) -> list[tuple[Any, str, Any]]:
         parts: list[tuple[Any, str, Any]] = [(method, "losses", compiled_losses(method, descent.copies))]
     else:
         parts = [(body, "forward", compiled(body.forward, whole=False)) for body in bodies]
-    parts.append((descent, "step", descent.in_one_pass(compiled)))
+    parts.append((descent, "step", descent.in_one_pass(lambda function: once_for_all(function, None))))
     if training.changed and training.task.is_images:
         parts.append((training, "change", compiled(augment.change)))
     return parts
@@ -250,25 +258,43 @@ def compiled_losses(
     # need not follow how such names are looked for: a quarter of the lines that they go through.
     tied = len(list(method.named_parameters(remove_duplicate=False))) > len(list(method.parameters()))
 
-    def tensors(
-        copies: dict[str, Tensor],
-        sources: Sequence[tuple[Tensor, Tensor]],
-        target: Tensor,
-        progress: Tensor,
-        seed: Tensor,
-        strong: Tensor | None,
-    ) -> tuple[dict[str, Tensor], tuple[str, ...], dict[str, Tensor], dict[str, Tensor]]:
-        batch = Batch(tuple(Labelled(x, y) for x, y in sources), target, progress, seed, strong)
-        phase = torch.func.functional_call(method, copies, (batch,), tie_weights=tied)
-        return dict(phase.terms), phase.updates, dict(phase.shown or {}), dict(phase.state or {})
-
-    fast = compiled(tensors, backend)
+    fast = once_for_all(tensors, (method, tied), backend)
 
     def losses(batch: Batch) -> Phase:
         sources = [(part.x, part.y) for part in batch.sources]
-        return Phase(*fast(dict(copies), sources, batch.target, batch.progress, batch.seed, batch.strong))
+        given = sources, batch.target, batch.progress, batch.seed, batch.strong
+        return Phase(*fast(method, tied, dict(copies), *given))
 
     return losses
+
+
+def tensors(
+    method: Method,
+    tied: bool,
+    copies: dict[str, Tensor],
+    sources: Sequence[tuple[Tensor, Tensor]],
+    target: Tensor,
+    progress: Tensor,
+    seed: Tensor,
+    strong: Tensor | None,
+) -> tuple[dict[str, Tensor], tuple[str, ...], dict[str, Tensor], dict[str, Tensor]]:
+    """Return what `Method.losses` returns, of tensors in place of a batch."""
+    batch = Batch(tuple(Labelled(x, y) for x, y in sources), target, progress, seed, strong)
+    phase = torch.func.functional_call(method, copies, (batch,), tie_weights=tied)
+    return dict(phase.terms), phase.updates, dict(phase.shown or {}), dict(phase.state or {})
+
+
+def once_for_all(function: Callable[..., Any], about: object, backend: str = "inductor") -> Callable[..., Any]:
+    """Return a function compiled, for later processes too where that is possible.
+
+    Args:
+        function: One that a module defines.
+        about: What decides what it does beside the tensors it is called with: modules, as they are now.
+        backend: PyTorch's compiler.
+    """
+    if KEEP and backend == "inductor":
+        return kept(function, lambda: compiled(function), about, OPTIONS)
+    return compiled(function, backend)
 
 
 def compiled(function: Callable[..., Any], backend: str = "inductor", *, whole: bool = True) -> Callable[..., Any]:

@@ -88,7 +88,7 @@ class Descent:
 
     def in_one_pass(self, compiled: Callable[..., Any]) -> Callable[..., Tensor | None]:
         """Return `step` by way of elementary operations on lists of tensors, for a compiler to fuse."""
-        move = compiled(self._move)
+        fast = compiled(move)
 
         def step(
             parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None], *, measured: bool
@@ -103,26 +103,29 @@ class Descent:
                 copies = [self.copies.get(names[id(p)]) for p in chosen]
                 given = [slopes[id(p)] for p in chosen]
                 groups.append((chosen, given, memory, copies, group["weight_decay"], group["lr"]))
-            found: Tensor | None = move(groups)
+            found: Tensor | None = fast(groups, self.settings.clip, self.settings.optimiser)
             return found if norm is None else norm
 
         return step
 
-    @torch.no_grad()
-    def _move(self, groups: list[Group]) -> Tensor | None:
-        clip, name = self.settings.clip, self.settings.optimiser
+
+def move(groups: list[Group], clip: float, optimiser: str) -> Tensor | None:
+    """Move parameters, moments and copies in place, and return the norm of the gradients where they are clipped."""
+    with torch.no_grad():
         norm = total_norm([g for _, slopes, *_ in groups for g in slopes]) if clip else None
         for parameters, given, memory, copies, weight_decay, rate in groups:
             slopes = [g.to(p.dtype) for g, p in zip(given, parameters, strict=True)]
             if norm is not None:
                 slopes = [g * (clip / (norm + 1e-6)).clamp(max=1) for g in slopes]
-            if name == "sgd":  # written out: PyTorch's own reads the rate, and a compiler would keep its first value
+            if (
+                optimiser == "sgd"
+            ):  # written out: PyTorch's own reads the rate, and a compiler would keep its first value
                 for parameter, slope, kept in zip(parameters, slopes, memory, strict=True):
                     decayed = slope + weight_decay * parameter
                     speed = kept["momentum_buffer"].mul_(MOMENTUM).add_(decayed)
                     parameter.sub_(rate * (decayed + MOMENTUM * speed))
             else:
-                rule: Any = adamw if name == "adamw" else adam
+                rule: Any = adamw if optimiser == "adamw" else adam
                 moments = ([m[key] for m in memory] for key in ("exp_avg", "exp_avg_sq"))
                 steps = [m["step"] for m in memory]
                 rule(parameters, slopes, *moments, [], steps, lr=rate, weight_decay=weight_decay, **ADAM)
