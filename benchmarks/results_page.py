@@ -267,7 +267,8 @@ def details(rows: Sequence[Row]) -> list[str]:
         name = f"`{method}`" if setting == "default" else f"`{method}`, {setting}"
         if any("trained" in row for row in own):
             name += f" (read off the runs {next(row['trained'] for row in own if 'trained' in row)})"
-        commits, hardware = ("; ".join(dict.fromkeys(row[part] for row in own)) for part in ("commit", "hardware"))
+        commits = "; ".join(dict.fromkeys(f"{row['commit']}, {row.get('remark', '')}".rstrip(", ") for row in own))
+        hardware = "; ".join(dict.fromkeys(row["hardware"] for row in own))
         minutes = [row["minutes"] for row in own if row.get("minutes") is not None]
         took = f", {statistics.mean(minutes):.1f} minutes a run" if minutes else ""
         commands = " and ".join(f"`{command}`" for command in merged([row["command"] for row in own]))

@@ -119,7 +119,7 @@ def of_table(file: Path) -> Iterator[Row]:
     for row in json.loads(file.read_text(encoding="utf-8"))["runs"]:
         if "selection" in row:
             words = [row["method"], row["setting"], row["target"], f"{row['epochs']} epochs", f"seed {row['seed']}"]
-            made = {name: row[name].partition(", where ")[0] for name in ("commit", "hardware", "torch") if name in row}
+            made = {name: row[name] for name in ("commit", "hardware", "torch") if name in row}
             yield {"run": f"{file.stem}/{', '.join(words)}", **row["selection"], **made}
 
 

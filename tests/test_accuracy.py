@@ -302,7 +302,8 @@ def test_page_shows_ours_beside_the_papers(tmp_path: Path) -> None:
 
 def test_page_has_a_former_default_until_the_new_one_is_whole(tmp_path: Path) -> None:
     targets = list(results_page.TARGETS["pacs"])
-    former = [row(setting="former", target=target, accuracy=0.7, epochs=15) for target in targets]
+    more = {"epochs": 15, "remark": "where it was the default"}
+    former = [row(setting="former", target=target, accuracy=0.7, **more) for target in targets]
     part = row(setting="tau 0.1, former", target="sketch", accuracy=0.65, epochs=15)
     default = [row(target=target, accuracy=0.8, epochs=15) for target in targets]
     whole = "| MRF, former | 70.0 | 70.0 | 70.0 | 70.0 | 70.0 | 1 | 15 | – |"
@@ -312,6 +313,8 @@ def test_page_has_a_former_default_until_the_new_one_is_whole(tmp_path: Path) ->
     assert "MRF, tau 0.1" not in found["pacs"]
     assert "| `mrf` | former | 70.0 | 70.0 | 70.0 | 70.0 | 1 | 15 | -10.0 (3) |" in found["pacs-settings"]
     assert "| `mrf` | tau 0.1, former | – | – | – | 65.0 | 1 | 15 | -5.0 (1) |" in found["pacs-settings"]
+    assert "- `mrf`, former: commit abc, where it was the default; a GPU" in found["pacs-settings"]
+    assert "- `mrf`, tau 0.1, former: commit abc; a GPU" in found["pacs-settings"]
     accuracy_rows.write(tmp_path / "pacs.json", {"runs": [*former, part, *default], "failed": []})
     assert "MRF, former" not in results_page.tables(tmp_path)["pacs"]
 

@@ -193,7 +193,7 @@ def command_fit(given: argparse.Namespace) -> None:
     """Train, and say where the model lies and what to type next."""
     from graphmsda.data.named import find_task
     from graphmsda.data.task import load_task_report
-    from graphmsda.engine.accelerate import begin_early
+    from graphmsda.engine.early import begin_early
     from graphmsda.engine.fit import fit
     from graphmsda.engine.settings import Settings
     from graphmsda.engine.sinks import check_sinks, log_result

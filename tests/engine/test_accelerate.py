@@ -6,14 +6,9 @@ What needs a GPU, capture first of all, is in `test_accelerate_gpu.py`.
 from __future__ import annotations
 
 import copy
-import ctypes
 import logging
-import os
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -390,79 +385,6 @@ def test_compiled_functions_are_independent() -> None:
         fast = accelerate.compiled(double, "aot_eager")
         assert torch.equal(fast(torch.ones(size)), torch.full((size,), 2.0))
         assert counters["stats"]["unique_graphs"] == 1
-
-
-# --- before the first step --------------------------------------------------------------------------------------------
-
-
-def test_what_is_begun_early_is_done_before_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = []
-
-    def work(*given: object, **options: object) -> None:
-        time.sleep(0.2)
-        done.append((given, options))
-
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: name)
-    monkeypatch.setattr(accelerate, "_meet_gpu", work)
-    monkeypatch.setattr(accelerate, "_import_compiler", work)
-    accelerate.begin_early(Settings(steps_per_epoch=10, epochs=2))
-    assert not done
-    child = os.fork()
-    if child == 0:
-        os._exit(len(done))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
-    assert sorted(done, key=str) == [(("libcuda.so.1",), {}), ((), {"whole": False})]
-
-
-@pytest.mark.parametrize("given", [{"device": "cpu"}, {"accelerate": "off"}, {"devices": 2}])
-def test_nothing_is_begun_early_for_runs_without_compilation(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("looked for a GPU"))
-    before = threading.active_count()
-    accelerate.begin_early(Settings(**given))
-    assert threading.active_count() == before
-
-
-def test_nothing_is_begun_early_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    begun: list[str] = []
-    monkeypatch.setattr(ctypes, "CDLL", absent)
-    monkeypatch.setattr(accelerate, "_import_compiler", lambda **options: begun.append("compiler"))
-    monkeypatch.setattr(accelerate, "_meet_gpu", lambda driver: begun.append("GPU"))
-    before = threading.active_count()
-    accelerate.begin_early(Settings())
-    assert threading.active_count() == before
-    assert not begun
-
-
-def test_early_work_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    def broken(number: int) -> None:
-        raise RuntimeError("no")
-
-    accelerate._meet_gpu(SimpleNamespace(cuInit=broken))  # type: ignore[arg-type]
-    monkeypatch.setattr(accelerate, "importlib", SimpleNamespace(import_module=broken))
-    accelerate._import_compiler(whole=True)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_processes_that_compile_are_started_early_where_nothing_was_compiled_yet(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from torch._inductor import async_compile
-
-    begun: list[str] = []
-    monkeypatch.setattr(async_compile, "maybe_warm_pool", lambda: begun.append("pool"))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    accelerate._import_compiler(whole=True)
-    assert begun == ["pool"]
-    assert not accelerate.has_compiled()
-    (tmp_path / "aotautograd" / "key").mkdir(parents=True)
-    assert accelerate.has_compiled()
-    accelerate._import_compiler(whole=True)
-    assert begun == ["pool"]
 
 
 def test_a_parameter_of_two_names_is_replaced_under_both() -> None:

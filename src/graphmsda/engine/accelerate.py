@@ -7,15 +7,11 @@ products and convolutions, and takes up to a minute, once for a machine.
 
 from __future__ import annotations
 
-import ctypes
-import importlib
 import logging
-import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from pathlib import Path
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -25,12 +21,10 @@ from graphmsda import parallel
 from graphmsda.backbones import Backbone
 from graphmsda.data import augment
 from graphmsda.domains import Batch, Labelled
-from graphmsda.engine.kept import forget, has_kept, kept
+from graphmsda.engine.kept import forget, kept
 from graphmsda.engine.settings import Settings
 from graphmsda.engine.training import Training
 from graphmsda.engine.trials import trials_beside
-from graphmsda.forked import wait_before_forks
-from graphmsda.garbage import garbage_left
 from graphmsda.methods import Method, Phase
 
 WARM_UP = 3  # steps before capture: libraries choose kernels, the optimiser makes its memory
@@ -53,65 +47,6 @@ def is_compiled(settings: Settings) -> bool:
     alone = settings.devices * settings.nodes == 1
     worth = WORTH_COMPILING * (DEEPER if settings.backbone.startswith("resnet") else 1)
     return settings.accelerate != "off" and settings.device == "cuda" and alone and settings.steps >= worth
-
-
-def begin_early(settings: Settings) -> None:
-    """Begin, while data are read, what takes seconds and depends on none: meet the GPU and import the compiler.
-
-    What goes wrong here is told when the same is done in earnest.
-
-    Args:
-        settings: Of the run; they need not be resolved. How long an epoch is may be unknown: then it is taken for long.
-    """
-    if settings.accelerate == "off" or settings.device == "cpu" or settings.devices * settings.nodes > 1:
-        return
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:  # no GPU of this kind
-        return
-    long = settings.steps_per_epoch == 0 or settings.steps >= WORTH_COMPILING
-    for work in (lambda: _meet_gpu(driver), lambda: _import_compiler(whole=long)):
-        # No daemon: a process that ends while one is inside a library crashes.
-        thread = threading.Thread(target=work, name="graphmsda-early")
-        thread.start()
-        wait_before_forks(thread)
-
-
-def _meet_gpu(driver: ctypes.CDLL) -> None:
-    with suppress(Exception):
-        driver.cuInit(0)  # in this way other threads can go on meanwhile, which PyTorch would not let them
-        x = torch.zeros(8, 8, 8, 8, device="cuda", dtype=torch.bfloat16)
-        torch.nn.functional.conv2d(x, x)  # loads what convolutions and products are made with
-        torch.mm(x[0, 0], x[0, 0])
-
-
-def _import_compiler(*, whole: bool) -> None:
-    with suppress(Exception), garbage_left():
-        importlib.import_module("torch._dynamo")  # which optimisers need even where nothing is compiled
-        if whole and threading.main_thread().is_alive():  # a user's mistake may have ended it
-            if KEEP and has_kept():
-                importlib.import_module("torch._inductor.select_algorithm")  # what is kept imports this, and no more
-                return
-            if not has_compiled():
-                from torch._inductor.async_compile import maybe_warm_pool
-
-                maybe_warm_pool()  # starts processes that compile, each of which imports PyTorch
-            importlib.import_module("torch._inductor.compile_fx")
-            from torch._inductor.codecache import CacheBase, torch_key
-
-            torch_key()  # these read all of PyTorch and Triton, once for a process, to tell their versions apart
-            CacheBase.get_system()
-
-
-def has_compiled() -> bool:
-    """Whether anything that was compiled lies where PyTorch keeps it: then what is needed now is likely among it.
-
-    Where it is not, processes that compile are started when there is something to compile.
-    """
-    from torch._inductor.runtime.runtime_utils import cache_dir  # type: ignore[attr-defined]
-
-    kept = Path(cache_dir()) / "aotautograd"
-    return kept.is_dir() and any(kept.iterdir())
 
 
 def stepper(training: Training, step: Step) -> Step:

@@ -117,9 +117,8 @@ def move(groups: list[Group], clip: float, optimiser: str) -> Tensor | None:
             slopes = [g.to(p.dtype) for g, p in zip(given, parameters, strict=True)]
             if norm is not None:
                 slopes = [g * (clip / (norm + 1e-6)).clamp(max=1) for g in slopes]
-            if (
-                optimiser == "sgd"
-            ):  # written out: PyTorch's own reads the rate, and a compiler would keep its first value
+            if optimiser == "sgd":
+                # Written out: PyTorch's own reads the rate, and a compiler would keep its first value.
                 for parameter, slope, kept in zip(parameters, slopes, memory, strict=True):
                     decayed = slope + weight_decay * parameter
                     speed = kept["momentum_buffer"].mul_(MOMENTUM).add_(decayed)

@@ -1,8 +1,8 @@
 """Compiled functions kept on disk whole: a later process loads them and goes through no code again.
 
 PyTorch keeps what its compiler makes of a graph, yet every process has to trace its Python code anew to come to the
-graph, which is most of what a start with warm caches takes. A function compiled for given arguments can be saved,
-too (`torch.compiler.load_compiled_function`, which PyTorch calls experimental).
+graph, which takes seconds. A function compiled for given arguments can be saved, too
+(`torch.compiler.load_compiled_function`, which PyTorch calls experimental).
 
 Such a function checks nothing, so its file is named after all that it was traced through: the sources of this
 package, the versions of what compiles, the device, and the arguments, modules down to their plain attributes. Where
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import hashlib
 import importlib.metadata
 import logging
 import platform
@@ -28,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import graphmsda
+from graphmsda.data.listing import digest_of
 from graphmsda.files import replacing
 
 PLAIN = (bool, int, float, str, bytes, types.NoneType, torch.dtype, torch.device, torch.memory_format)
@@ -109,7 +109,7 @@ def _find(
     if about is None or arguments is None or not is_known():
         return None
     parts = (_surroundings(), _switches(), sorted(options.items()), about, arguments)
-    path = folder() / f"{function.__name__}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.bin"
+    path = folder() / f"{function.__name__}-{digest_of(*parts)}.bin"
     found = _load(path)
     return found if found is not None else _compile(function, given, options, path)
 
@@ -150,17 +150,14 @@ def _compile(
 @cache
 def _surroundings() -> tuple[object, ...]:
     """Return what all compiled functions of a process depend on: sources, versions and the machine."""
-    sources = hashlib.sha256()
     root = Path(graphmsda.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        sources.update(f"{path.relative_to(root)} {path.stat().st_size}\n".encode())
-        sources.update(path.read_bytes())
+    sources = digest_of(*((path.relative_to(root), path.read_bytes()) for path in sorted(root.rglob("*.py"))))
     triton = None
     with suppress(importlib.metadata.PackageNotFoundError):
         triton = importlib.metadata.version("triton")
     gpu = [torch.cuda.get_device_name(), torch.cuda.get_device_capability()] if torch.cuda.is_available() else []
     machine = platform.machine(), platform.python_version(), str(torch.__version__), torch.version.cuda, triton
-    return sources.hexdigest(), *machine, *gpu
+    return sources, *machine, *gpu
 
 
 def _switches() -> tuple[object, ...]:
