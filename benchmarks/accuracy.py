@@ -5,9 +5,10 @@ r"""Accuracy of methods on a benchmark: trains cells of (method, target, seed) a
     python benchmarks/accuracy.py --benchmark pacs --methods mrf --set tau=0.1 --rehearse --out rehearsal.json
     python benchmarks/accuracy.py --merge FROM.json --out results/digits-five.json
 
-Cells that the file holds already are not trained again, so the same command goes on where it was stopped. What a cell
-is trained with is the benchmark's recipe (``recipes/<benchmark>/<method>.yaml``, if there is one), then the settings
-given here; the accuracy is that of the last step on the target's test part.
+Cells that the file holds already are not trained again, so the same command goes on where it was stopped, and with
+``--keep`` in the middle of the cells it had begun (at the same commit; changes that are not committed are not seen).
+What a cell is trained with is the benchmark's recipe (``recipes/<benchmark>/<method>.yaml``, if there is one), then the
+settings given here; the accuracy is that of the last step on the target's test part.
 
 With ``--rehearse`` no real target is read for training or scoring: each source in turn plays the target, and its labels
 score the setting (leave-one-source-out). This is how settings are chosen.
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,9 @@ def build_parser() -> Parser:
     parser.add_argument("--name", help='what rows of --methods are called (default: "default", or what differs)')
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that train at a time")
     parser.add_argument("--minutes", type=float, default=60.0, metavar="X", help="stop then, keeping what is done")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="where cells that are stopped wait for the same command"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON file; added to where it exists")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="put the rows of these into --out")
     parser.add_argument("--commit", help="commit to record where there is no git (default: the present one)")
@@ -100,8 +105,10 @@ def measure(given: argparse.Namespace) -> None:
     made["hardware"] += f", {given.jobs} process{'es' if given.jobs > 1 else ''} at a time"
     count, failed = sum(1 + len(cell.also) for cell in todo), 0
     print(f"{len(asked) - count} of {len(asked)} cells are in {given.out}; training {count}", flush=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        for cell, found in run_cells(todo, given.jobs, deadline, Path(scratch)):
+    if given.keep is not None:
+        given.keep.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() if given.keep is None else nullcontext(given.keep) as scratch:
+        for cell, found in run_cells(todo, given.jobs, deadline, Path(scratch), made["commit"]):
             made["date"] = time.strftime("%Y-%m-%d")
             if isinstance(found, str):
                 rows = [dataclasses.replace(cell, method=name).named() | {"error": found}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib.util
 import multiprocessing
 import os
 import re
 import shlex
-import tempfile
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing import connection
@@ -87,6 +89,11 @@ class Cell:
         about = {"method": self.method, "setting": self.setting, "target": self.target, **rehearsing}
         return about | {"seed": self.seed, "epochs": self.key[-1]}
 
+    def folder(self, commit: str) -> str:
+        """Return a name for what is being trained: another one where anything differs, the code included."""
+        digest = hashlib.sha256(f"{self} {commit}".encode()).hexdigest()[:12]
+        return f"{self.method}-{self.playing or self.target}-{self.seed}-{digest}"
+
     def command(self) -> str:
         """Return the command that runs this cell and no other, wherever the data lie."""
         words = ["python", "benchmarks/accuracy.py", "--benchmark", self.benchmark, "--methods", self.method]
@@ -162,25 +169,27 @@ def stage_of(cell: Cell) -> Stage:
     return Stage(rehearsal.task, scored_on, validation, found.backbone)
 
 
-def train_cell(cell: Cell, scratch: Path) -> list[dict[str, Any]]:
-    """Train, score the last step's model and return a row for it and for each method that can be read off it."""
-    begin = time.monotonic()
+def train_cell(cell: Cell, out: Path) -> list[dict[str, Any]]:
+    """Train, score the last step's model and return a row for it and for each method that can be read off it.
+
+    A run that was stopped goes on where ``out`` has it; it is gone once the rows are made.
+    """
     stage = stage_of(cell)
     settings = cell.all_settings
     if settings.get("backbone", "auto") == "auto":
         settings["backbone"] = stage.backbone
-    with tempfile.TemporaryDirectory(dir=scratch) as out:
-        named = load_for(cell)
-        real = named if isinstance(named, NamedTask) else None
-        given = {"data_root": cell.reading.get("root"), "origin": real and real.record}
-        watch = stage.scored_on[0] if real else None  # for the oracle column alone
+    named = load_for(cell)
+    real = named if isinstance(named, NamedTask) else None
+    given = {"data_root": cell.reading.get("root"), "origin": real and real.record}
+    watch = stage.scored_on[0] if real else None  # for the oracle column alone
+    with counted(out.with_suffix(".minutes")) as minutes:
         run = fit(stage.task, settings.pop("method"), out=out, watch=watch, **given, **settings)
         scores = score(run, stage)
         if real and importlib.util.find_spec("scipy"):  # a machine that only trains may lack it
             data = find_data(run, real)
             scores["selection"] = rounded(read_run(run, data, gather(run, data)))
-    minutes = round((time.monotonic() - begin) / 60, 2)
-    about = {"steps": run.about["steps"], "minutes": minutes, "parameters": dict(cell.parameters)}
+    discard(out)
+    about = {"steps": run.about["steps"], "minutes": round(minutes[0], 2), "parameters": dict(cell.parameters)}
     about["settings"] = dict(cell.settings)
     rows = [{**cell.named(), **scores, **about}]
     for other in cell.also:
@@ -188,6 +197,24 @@ def train_cell(cell: Cell, scratch: Path) -> list[dict[str, Any]]:
         read_off = {"trained": f"with {cell.method}", "oracle_accuracy": None}  # nobody watched it like this
         rows.append({**cell.named(), "method": other, **score(run, stage), **about, **read_off})
     return rows
+
+
+def discard(out: Path) -> None:
+    """Remove what `train_cell` keeps of a run."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.with_suffix(".minutes").unlink(missing_ok=True)
+
+
+@contextmanager
+def counted(file: Path) -> Iterator[list[float]]:
+    """Add the minutes spent inside to those in a file, and give them back when all of it is over."""
+    begin, before = time.monotonic(), float(file.read_text()) if file.is_file() else 0.0
+    spent: list[float] = []
+    try:
+        yield spent
+    finally:
+        spent.append(before + (time.monotonic() - begin) / 60)
+        file.write_text(str(spent[0]))
 
 
 def score(run: Run, stage: Stage) -> dict[str, Any]:
@@ -202,17 +229,18 @@ def forget_target(run: Run) -> None:
             module.count[-1] = 0  # as if it had never been met
 
 
-def work(tasks: connection.Connection, scratch: Path, log: Path) -> None:
-    """Train the cells that come through a connection until there is None, sending back rows or one line of error."""
+def work(tasks: connection.Connection, log: Path) -> None:
+    """Train the cells that come with folders until there is None, sending back rows or one line of error."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)  # warnings of libraries are not for the table
     torch.set_num_threads(1)
-    while (cell := tasks.recv()) is not None:
+    while (given := tasks.recv()) is not None:
         try:
-            found: list[dict[str, Any]] | str = train_cell(cell, scratch)
+            found: list[dict[str, Any]] | str = train_cell(*given)
         except UserError as error:
             found = re.sub(r"; the last good state .*? is kept in [^;]*", "", str(error))  # it is gone with the folder
         except Exception as error:
             found = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        discard(given[1])  # what failed is begun anew
         gc.collect()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # room for the processes that share the GPU
@@ -224,17 +252,17 @@ class Worker:
 
     def __init__(self, scratch: Path, number: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self.log = scratch / f"worker-{number}.log"
+        self.scratch, self.log = scratch, scratch / f"worker-{number}.log"
         self.tasks, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs, scratch, self.log))
+        self.process = context.Process(target=work, args=(theirs, self.log))
         self.process.start()
         theirs.close()
         self.cell: Cell | None = None
 
-    def give(self, cell: Cell) -> None:
+    def give(self, cell: Cell, commit: str) -> None:
         """Hand out the next cell."""
         self.cell = cell
-        self.tasks.send(cell)
+        self.tasks.send((cell, self.scratch / cell.folder(commit)))
 
     def take(self) -> list[dict[str, Any]] | str:
         """Return the rows of the cell, or why there are none."""
@@ -253,16 +281,17 @@ class Worker:
         if self.cell is not None:
             self.process.terminate()
 
-    def stop(self, patience: float = 5.0) -> None:
+    def stop(self, patience: float = 15.0) -> None:
         """Wait for the process to end, and end it where it does not listen."""
         self.process.join(patience)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
+        self.log.unlink(missing_ok=True)
 
 
 def run_cells(
-    cells: Sequence[Cell], jobs: int, deadline: float, scratch: Path
+    cells: Sequence[Cell], jobs: int, deadline: float, scratch: Path, commit: str
 ) -> Iterator[tuple[Cell, list[dict[str, Any]] | str]]:
     """Yield each finished cell with its rows, or with one line of error; at the deadline end what is not finished.
 
@@ -271,7 +300,8 @@ def run_cells(
             if there is anything else to do: on a GPU it compiles what they then find compiled.
         jobs: How many processes train at a time.
         deadline: When to stop, on the clock of `time.monotonic`.
-        scratch: An empty folder.
+        scratch: A folder for what is being trained. Cells that another call with the same folder did not finish go on.
+        commit: What the code is: cells of another commit begin anew.
     """
     waiting, started = list(cells), 0
     known: set[tuple[str, str]] = set()  # methods and settings of which a cell has finished
@@ -287,7 +317,7 @@ def run_cells(
                     workers.append(free)
                 begun = {worker.cell.code for worker in workers if worker.cell is not None} - known
                 first = next((number for number, cell in enumerate(waiting) if cell.code not in begun), 0)
-                free.give(waiting.pop(first))
+                free.give(waiting.pop(first), commit)
             busy = {worker.tasks: worker for worker in workers if worker.cell is not None}
             ready = connection.wait(list(busy), timeout=max(0.0, deadline - time.monotonic())) if busy else []
             if not ready:

@@ -6,7 +6,9 @@ import dataclasses
 import doctest
 import json
 import multiprocessing
+import os
 import shlex
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,6 +20,7 @@ import torch
 from graphmsda import UserError
 from graphmsda.data import demo
 from graphmsda.domains import Task
+from graphmsda.engine import fit as engine
 from tests.conftest import QUICK
 from tests.test_readme import ROOT
 
@@ -48,16 +51,42 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def test_source_only_is_read_off_adabn_to_the_bit(tmp_path: Path) -> None:
-    adabn, read_off = cells.train_cell(cell("adabn", also=("source-only",)), tmp_path)
-    (trained,) = cells.train_cell(cell("source-only"), tmp_path)
+    adabn, read_off = cells.train_cell(cell("adabn", also=("source-only",)), tmp_path / "adabn")
+    (trained,) = cells.train_cell(cell("source-only"), tmp_path / "source-only")
     assert read_off["trained"] == "with adabn"
     for name in ("method", "accuracy", "label_free", "source_accuracy", "steps"):
         assert read_off[name] == trained[name]
     assert adabn["label_free"] != trained["label_free"]
 
 
+def test_a_stopped_cell_goes_on_and_ends_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (whole,) = cells.train_cell(cell(), tmp_path / "whole")
+    assert list(tmp_path.iterdir()) == [], "nothing is kept of a finished cell"
+    take_step, taken = engine.take_step, []
+
+    def killed_in_the_second(*given: Any) -> None:
+        taken.append(take_step(*given))
+        if len(taken) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(engine, "take_step", killed_in_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        cells.train_cell(cell(), tmp_path / "run")
+    (again,) = cells.train_cell(cell(), tmp_path / "run")
+    assert len(taken) == again["steps"] > 2, "no step twice"
+    assert again | {"minutes": None} == whole | {"minutes": None}
+
+
+def test_a_cell_waits_in_a_folder_of_its_own() -> None:
+    one = cell()
+    others = [dataclasses.replace(one, **change) for change in ({"seed": 1}, {"settings": {}}, {"setting": "x"})]
+    names = {one.folder("abc"), one.folder("abd"), *(other.folder("abc") for other in others)}
+    assert len(names) == 5
+    assert one.folder("abc") == cell().folder("abc")
+
+
 def test_row_says_what_it_is(tmp_path: Path) -> None:
-    (found,) = cells.train_cell(cell(parameters={"tau": 0.2}), tmp_path)
+    (found,) = cells.train_cell(cell(parameters={"tau": 0.2}), tmp_path / "run")
     assert found["method"] == "mrf"
     assert "playing" not in found
     assert found["parameters"] == {"tau": 0.2}
@@ -81,7 +110,7 @@ def test_rehearsal_leaves_the_real_target_out(monkeypatch: pytest.MonkeyPatch, t
     fit = cells.fit
     monkeypatch.setattr(cells, "fit", watch)
     monkeypatch.setattr(cells, "find_task", lambda *_, **__: pytest.fail("the real target was read"))
-    (found,) = cells.train_cell(cell(playing="chalk"), tmp_path)
+    (found,) = cells.train_cell(cell(playing="chalk"), tmp_path / "run")
     assert found["playing"] == "chalk"
     assert trained[0].domains == (*(name for name in demo.DOMAINS if name not in ("neon", "chalk")), "chalk")
     stage = cells.stage_of(cell(playing="chalk"))
@@ -204,7 +233,7 @@ def test_settings_kept_here_can_be_asked_for(name: str) -> None:
 def test_deadline_ends_what_runs(tmp_path: Path) -> None:
     endless = dataclasses.replace(cell(), settings={**SMALL, "epochs": 100_000, "steps_per_epoch": 100})
     begin = time.monotonic()
-    assert list(cells.run_cells([endless] * 3, 1, begin + 1.0, tmp_path)) == []
+    assert list(cells.run_cells([endless] * 3, 1, begin + 1.0, tmp_path, "abc")) == []
     assert not [child for child in multiprocessing.active_children() if child.name.startswith("Spawn")]
 
 
@@ -217,7 +246,7 @@ def test_first_cell_of_a_method_goes_ahead(tmp_path: Path, monkeypatch: pytest.M
             self.process = multiprocessing.current_process()
             self.cell: cells.Cell | None = None
 
-        def give(self, cell: cells.Cell) -> None:
+        def give(self, cell: cells.Cell, commit: str) -> None:
             self.cell = cell
             given.append(f"{cell.method} {cell.seed}")
             self.theirs.send(given[-1])
@@ -233,15 +262,15 @@ def test_first_cell_of_a_method_goes_ahead(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(cells, "Worker", AtOnce)
     asked = [dataclasses.replace(cell(method), seed=seed) for method in ("mrf", "crf") for seed in range(2)]
-    found = list(cells.run_cells(asked, 2, time.monotonic() + 60, tmp_path))
+    found = list(cells.run_cells(asked, 2, time.monotonic() + 60, tmp_path, "abc"))
     assert given[:2] == ["mrf 0", "crf 0"]
     assert sorted(given) == sorted(text for _, text in found) == ["crf 0", "crf 1", "mrf 0", "mrf 1"]
     given.clear()
     settings = [dataclasses.replace(one, setting=name) for name in ("warm", "cold") for one in asked[:2]]
-    assert len(list(cells.run_cells(settings, 2, time.monotonic() + 60, tmp_path))) == 4
+    assert len(list(cells.run_cells(settings, 2, time.monotonic() + 60, tmp_path, "abc"))) == 4
     assert given[:2] == ["mrf 0", "mrf 0"], "one of each setting"
     given.clear()
-    assert len(list(cells.run_cells(asked[:2], 2, time.monotonic() + 60, tmp_path))) == 2, "nothing else to do"
+    assert len(list(cells.run_cells(asked[:2], 2, time.monotonic() + 60, tmp_path, "abc"))) == 2, "nothing else to do"
 
 
 def test_rows_replace_those_of_the_same_cell(tmp_path: Path) -> None:
