@@ -10,6 +10,8 @@ import os
 import re
 import shlex
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -233,6 +235,7 @@ def work(tasks: connection.Connection, log: Path) -> None:
     """Train the cells that come with folders until there is None, sending back rows or one line of error."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)  # warnings of libraries are not for the table
     torch.set_num_threads(1)
+    threading.Thread(target=stop_with_parent, daemon=True).start()
     while (given := tasks.recv()) is not None:
         try:
             found: list[dict[str, Any]] | str = train_cell(*given)
@@ -245,6 +248,14 @@ def work(tasks: connection.Connection, log: Path) -> None:
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # room for the processes that share the GPU
         tasks.send(found)
+
+
+def stop_with_parent() -> None:
+    """Stop this process as a polite kill does once the one that started it is gone, however that came about."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Worker:

@@ -9,8 +9,10 @@ import multiprocessing
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +237,27 @@ def test_deadline_ends_what_runs(tmp_path: Path) -> None:
     begin = time.monotonic()
     assert list(cells.run_cells([endless] * 3, 1, begin + 1.0, tmp_path, "abc")) == []
     assert not [child for child in multiprocessing.active_children() if child.name.startswith("Spawn")]
+
+
+def test_a_cell_stops_when_the_command_is_killed(tmp_path: Path) -> None:
+    """It would go on unseen beside the next command otherwise; what it has done is kept."""
+    keep = tmp_path / "keep"
+    command = "--benchmark demo --targets neon --methods mrf --backbone small --epochs 100000 --steps-per-epoch 100 "
+    command += f"--batch-size 4 --device cpu --commit abc --keep {keep} --out {tmp_path / 'rows.json'}"
+    script = [sys.executable, str(ROOT / "benchmarks" / "accuracy.py"), *shlex.split(command)]
+    with subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        assert eventually(lambda: any(keep.glob("*/metrics.jsonl")))
+        process.kill()
+    assert eventually(lambda: any(keep.glob("*.minutes"))), "written by a worker that stops"
+    assert any(keep.glob("*/checkpoint/state.safetensors"))
+
+
+def eventually(condition: Callable[[], bool], patience: float = 120.0) -> bool:
+    """Wait until something holds, and return whether it does."""
+    end = time.monotonic() + patience
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+    return condition()
 
 
 def test_first_cell_of_a_method_goes_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
