@@ -1,7 +1,7 @@
-"""The tables of docs/results.md, from what benchmarks/accuracy.py measured, beside the paper's numbers.
+"""Tables of docs/results.md and the README, from what benchmarks/accuracy.py measured, beside the paper's numbers.
 
-    python benchmarks/results_page.py            # put them into the page
-    python benchmarks/results_page.py --print    # show them and leave the page alone
+    python benchmarks/results_page.py            # put them into the pages
+    python benchmarks/results_page.py --print    # show them and leave the pages alone
 
 Rows called "default" make the table of methods, all others the table of other settings; rehearsals enter neither. A row
 that does not say which command, commit and hardware made it is refused. Times are those of ``graphmsda study timing``,
@@ -16,16 +16,17 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import graphmsda
 from accuracy_rows import read
 from graphmsda import UserError
 from graphmsda.study import paper
 from graphmsda.study.summary import NAMES
+from results_numbers import Row, against, average, cells, seconds, seeds
 from speed_tables import fill, table
 
 ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 METHODS = {"source-only": "Source-only", "adabn": "AdaBN", "crf": "CRF", "mrf": "MRF", "mrf-plus": "MRF+"}
 METHODS |= {name: NAMES.get(name, name.upper()) for name in graphmsda.METHODS if name not in METHODS}
 MAIN = ("source-only", "adabn", "crf", "mrf", "mrf-plus")  # shown even where they have not been measured
@@ -36,15 +37,15 @@ TARGETS = {
     "digits-five": {"mm": "mm", "mt": "mt", "up": "up", "sv": "sv", "syn": "syn, re-synthesised"},
     "pacs": {"art_painting": "A", "cartoon": "C", "photo": "P", "sketch": "S"},
 }
+TITLES = {"digits-five": "Digits-five", "pacs": "PACS"}
 FAR = 3  # points below the paper's number that are spoken of
-Row = Mapping[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=ROOT / "results", metavar="DIR")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md", metavar="FILE")
-    parser.add_argument("--print", action="store_true", help="print the tables and leave the page alone")
+    parser.add_argument("--pages", type=Path, nargs="+", default=PAGES, metavar="FILE")
+    parser.add_argument("--print", action="store_true", help="print the tables and leave the pages alone")
     given = parser.parse_args(arguments)
     try:
         found = tables(given.results)
@@ -53,22 +54,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if given.print:
         print("\n\n".join(f"## {name}\n\n{text}" for name, text in found.items()))
-    else:
-        given.page.write_text(fill(given.page.read_text(encoding="utf-8"), found), encoding="utf-8")
+        return 0
+    for page in given.pages:
+        page.write_text(fill(page.read_text(encoding="utf-8"), found), encoding="utf-8")
     return 0
 
 
 def tables(folder: Path) -> dict[str, str]:
-    """Return the text of each place in the page: two for each benchmark, and the times."""
-    found = {}
-    for benchmark in TARGETS:
-        rows = [row for row in checked(folder / f"{benchmark}.json") if not row.get("playing")]
+    """Return the text of each place in the pages: averages alone, two tables for each benchmark, and the times."""
+    real = {
+        benchmark: [row for row in checked(folder / f"{benchmark}.json") if not row.get("playing")]
+        for benchmark in TARGETS
+    }
+    found = {"averages": averages_text(real)}
+    for benchmark, rows in real.items():
         default = [row for row in rows if row["setting"] == "default"]
         others = [row for row in rows if row["setting"] != "default"]
         found[benchmark] = methods_text(benchmark, default, others)
         found[f"{benchmark}-settings"] = settings_text(benchmark, others, default)
     found["timing"] = timing_text(checked(folder / "timing.json", NEEDED_OF_TIMES, "graphmsda study timing"))
     return found
+
+
+def averages_text(real: Mapping[str, Sequence[Row]]) -> str:
+    """Return what the main methods reach on average over all targets of each benchmark, beside the paper's averages."""
+    head = ["", *(text for name in TITLES.values() for text in (name, "the paper"))]
+    body = []
+    for method in MAIN:
+        texts = []
+        for benchmark, rows in real.items():
+            printed = of_paper(benchmark, method)
+            texts += [on_average(benchmark, [row for row in rows if row["method"] == method]), *(printed[-1:] or "–")]
+        body.append([METHODS[method], *texts])
+    return "\n".join(table(head, body))
+
+
+def on_average(benchmark: str, rows: Sequence[Row]) -> str:
+    """Return the average of a method's default, or of the first setting with every target, and of how many seeds."""
+    targets = TARGETS[benchmark]
+    for setting in sorted(dict.fromkeys(row["setting"] for row in rows), key=lambda name: name != "default"):
+        some = [row for row in rows if row["setting"] == setting]
+        if whole(some, targets):
+            named = "" if setting == "default" else f"{setting}, "
+            count = seeds(some, targets)
+            return f"{average(some, list(targets), 'accuracy')} ({named}{count} seed{'s' if count != '1' else ''})"
+    return "–"
 
 
 def checked(path: Path, needed: Sequence[str] = NEEDED, by: str = "benchmarks/accuracy.py") -> list[Row]:
@@ -201,62 +231,6 @@ def timing_text(rows: Sequence[Row]) -> str:
     ]
     lines += [f"- Not measured yet: {lacking}."] if lacking else []
     return "\n".join([*table(head, body), "", *lines])
-
-
-def seconds(times: Sequence[float]) -> str:
-    """Return mean and, of several, standard deviation.
-
-    >>> seconds([0.1, 0.2]), seconds([0.1])
-    ('0.150 ± 0.071', '0.100')
-    """
-    return f"{statistics.mean(times):.3f}" + (f" ± {statistics.stdev(times):.3f}" if len(times) > 1 else "")
-
-
-def against(rows: Sequence[Row], default: Sequence[Row]) -> str:
-    """Return the mean difference to the default over the cells that both have, in points, with their number."""
-    other = {(row["target"], row["seed"], row["epochs"]): row["accuracy"] for row in default}
-    found = [
-        row["accuracy"] - other[key] for row in rows if (key := (row["target"], row["seed"], row["epochs"])) in other
-    ]
-    return f"{100 * statistics.mean(found):+.1f} ({len(found)})" if found else "–"
-
-
-def cells(rows: Sequence[Row], targets: Sequence[str]) -> list[str]:
-    """Return mean and standard deviation over seeds for each target, then for the average over all targets."""
-    shares = [[row["accuracy"] for row in rows if row["target"] == target] for target in targets]
-    return [*map(spread, shares), average(rows, targets, "accuracy")]
-
-
-def average(rows: Sequence[Row], targets: Sequence[str], name: str) -> str:
-    """Return mean and standard deviation over seeds of the average over all targets; a dash where one is missing.
-
-    The mean is over all runs of a target; the deviation over seeds that every target has.
-    """
-    found = [{row["seed"]: row[name] for row in rows if row["target"] == target} for target in targets]
-    if not all(found) or any(value is None for some in found for value in some.values()):
-        return "–"
-    mean = statistics.mean(statistics.mean(some.values()) for some in found)
-    common = set.intersection(*(set(some) for some in found))
-    each = [statistics.mean(some[seed] for some in found) for seed in sorted(common)]
-    return f"{100 * mean:.1f}" + (f" ± {100 * statistics.stdev(each):.1f}" if len(each) > 1 else "")
-
-
-def spread(shares: Sequence[float]) -> str:
-    """Return mean and, of several, standard deviation in percent.
-
-    >>> spread([0.5, 0.52]), spread([0.5]), spread([])
-    ('51.0 ± 1.4', '50.0', '–')
-    """
-    if not shares:
-        return "–"
-    more = f" ± {100 * statistics.stdev(shares):.1f}" if len(shares) > 1 else ""
-    return f"{100 * statistics.mean(shares):.1f}{more}"
-
-
-def seeds(rows: Sequence[Row], targets: Any) -> str:
-    """Return how many seeds each target has, the least and the most where they differ."""
-    counts = sorted(sum(row["target"] == target for row in rows) for target in targets)
-    return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
 
 
 def details(rows: Sequence[Row]) -> list[str]:

@@ -31,6 +31,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 import accuracy
 import accuracy_rows
 import cells
+import results_numbers
 import results_page
 
 SMALL = {**QUICK, "backbone": "small", "epochs": 1}
@@ -407,7 +408,7 @@ def test_page_shows_times_beside_the_papers(tmp_path: Path) -> None:
 def test_page_has_a_place_for_each_table(tmp_path: Path) -> None:
     page = tmp_path / "results.md"
     page.write_text((ROOT / "docs" / "results.md").read_text(encoding="utf-8"), encoding="utf-8")
-    words = ["--results", str(results(tmp_path)), "--page", str(page)]
+    words = ["--results", str(results(tmp_path)), "--pages", str(page)]
     assert results_page.main(words) == 0
     once = page.read_text(encoding="utf-8")
     for name, text in results_page.tables(tmp_path).items():
@@ -416,9 +417,25 @@ def test_page_has_a_place_for_each_table(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == once
 
 
-def test_page_is_what_the_results_say() -> None:
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", results_page.PAGES, ids=lambda path: path.name)
+def test_pages_are_what_the_results_say(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert "<!-- table:averages -->" in page
     assert results_page.fill(page, results_page.tables(ROOT / "results")) == page
+
+
+def test_averages_name_the_setting_that_has_every_target(tmp_path: Path) -> None:
+    found = [row(target=target, setting="former", accuracy=0.8) for target in results_page.TARGETS["digits-five"]]
+    found += [row(target="mm", accuracy=0.9), row(target="mm", setting="another", accuracy=0.1)]
+    assert results_page.on_average("digits-five", found) == "80.0 (former, 1 seed)"
+    found = [row(target=target, seed=seed) for target in results_page.TARGETS["digits-five"] for seed in (0, 1)] + found
+    del found[0]  # mm of seed 0 stands once, further on
+    assert results_page.on_average("digits-five", found) == "90.0 ± 0.0 (2 seeds)"
+    assert results_page.on_average("pacs", found) == "–"
+    accuracy_rows.write(tmp_path / "digits-five.json", {"runs": found, "failed": []})
+    text = results_page.tables(tmp_path)["averages"]
+    assert "| MRF | 90.0 ± 0.0 (2 seeds) | 93.7 | – | 92.6 |" in text
+    assert "| MRF+ | – | – | – | – |" in text
 
 
 @pytest.mark.parametrize("name", ["command", "commit", "hardware"])
@@ -428,7 +445,7 @@ def test_page_refuses_rows_of_unknown_origin(name: str, tmp_path: Path, capsys: 
     assert f"run 1 (mrf photo 0) has no {name}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", [cells, results_page])
+@pytest.mark.parametrize("module", [cells, results_numbers, results_page])
 def test_examples(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted > 0
