@@ -71,7 +71,8 @@ class CRF(nn.Module):
 
     def __init__(self, classes: int, domains: int, features: int, dropout: float = 0.5, sigma: float = 0.3) -> None:
         super().__init__()
-        self.one, self.two = nn.Linear(features, features), nn.Linear(features, features)
+        hidden = min(features, 512)
+        self.one, self.two = nn.Linear(features, hidden), nn.Linear(hidden, features)
         self.head, self.dropout, self.sigma = nn.Linear(features, classes), nn.Dropout(dropout), sigma
         self.register_buffer("prototypes", torch.randn(domains, classes, features))
 

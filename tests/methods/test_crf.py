@@ -46,6 +46,17 @@ def test_prototypes_are_moving_averages_of_class_means() -> None:
             torch.testing.assert_close(method.prototypes[m, k], (0.6 * means[0] + 0.4 * means[1]).detach())
 
 
+def test_evenness_changes_how_hard_samples_are_pulled_and_no_value() -> None:
+    found = []
+    for even in (True, False):
+        method = new(even=even)
+        phase = one_phase(method, batch())
+        (grad,) = torch.autograd.grad(phase.terms["global"], method.backbone.body[1].weight)
+        found.append((values(phase), grad))
+    assert found[0][0] == found[1][0]
+    assert not torch.allclose(found[0][1], found[1][1], rtol=0.01)
+
+
 def test_terms_have_names_and_are_finite() -> None:
     method = new()
     for seed in range(3):
@@ -64,6 +75,16 @@ def test_the_second_convolution_may_be_the_classifier() -> None:
     assert method.convolution_2.weight.grad is not None
     assert method.convolution_2.weight.grad.any()
     assert method.predict(torch.ones(2, method.backbone.features)).shape == (2, CLASSES)
+
+
+@pytest.mark.parametrize(("hidden", "found"), [(7, 7), (10_000, 128)])
+def test_the_hidden_layer_is_no_wider_than_the_embedding(hidden: int, found: int) -> None:
+    method = new(hidden=hidden)
+    assert method.convolution_1.weight.shape == (found, method.backbone.features)
+    assert method.convolution_2.weight.shape == (method.backbone.features, found)
+    step(method, batch())
+    read, _ = method.eval().predictor()(torch.ones(2, method.backbone.features))
+    torch.testing.assert_close(read, method.predict(torch.ones(2, method.backbone.features)))
 
 
 def test_what_a_query_hears_is_the_weight_of_its_edges() -> None:

@@ -12,7 +12,14 @@ from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
 from graphmsda.graphs import relation
 from graphmsda.graphs.constraints import global_alignment, local_alignment, prototype_risk, source_risk, target_entropy
-from graphmsda.graphs.prototypes import class_means, distance_scale, moving_average, one_hot, squared_distances
+from graphmsda.graphs.prototypes import (
+    class_means,
+    distance_scale,
+    moving_average,
+    one_hot,
+    pulled_alike,
+    squared_distances,
+)
 from graphmsda.methods.base import Method, Phase, Predictor, ramped, require
 from graphmsda.methods.guess import Rule, guess_target
 
@@ -33,6 +40,8 @@ class CRF(Method):
         normalise: Normalisation of the adjacency matrix inside the graph convolutions.
         two_way: Whether prototypes hear the query (the exact graph of Sec. 3) or only speak to it (cheaper).
         beta: Decay of the prototypes' moving average, eq. 3.
+        even: Whether what moves class means pulls all samples of a domain alike, or, as printed, those of rare classes
+            harder.
         lambda_1: Weight of the global alignment, eq. 13.
         lambda_2: Weight of the local alignment, eq. 14, in units of `scale`.
         prototype_weight: Weight of the prototypes' classification, eq. 7.
@@ -43,17 +52,20 @@ class CRF(Method):
             the sources).
         threshold: Threshold of the rule.
         ramp: Share of the training over which the target's entropy and pseudo-labels come in, from 0 to full weight.
+        hidden: Width of the first graph convolution's result, or the embedding's if that is smaller.
         dropout: Dropout after the first graph convolution.
         own_classifier: Whether a linear classifier follows the two graph convolutions, as printed, or the second of
             them is the classifier, as in the authors' code.
     """
 
+    version = 2  # in the first one the hidden layer was as wide as the embedding
     presets: ClassVar = {
         "paper": {
             "sigma": 0.005,
             "scale": "sum",
             "normalise": "none",
             "beta": 0.7,
+            "even": False,
             "lambda_1": 20.0,
             "lambda_2": 0.001,
             "entropy_weight": 1.0,
@@ -78,6 +90,7 @@ class CRF(Method):
         normalise: Literal["symmetric", "row", "none"] = "symmetric",
         two_way: bool = True,
         beta: float = 0.4,
+        even: bool = False,
         lambda_1: float = 1.0,
         lambda_2: float = 0.01,
         prototype_weight: float = 1.0,
@@ -86,6 +99,7 @@ class CRF(Method):
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,
         ramp: float = 0.3,
+        hidden: int = 512,
         dropout: float = 0.5,
         own_classifier: bool = True,
     ) -> None:
@@ -95,6 +109,7 @@ class CRF(Method):
         require(0 <= dropout < 1, "dropout", dropout, "a number from 0 to below 1")
         require(threshold >= 0, "threshold", threshold, "a number not below 0")
         require(0 <= ramp <= 1, "ramp", ramp, "a number from 0 to 1")
+        require(hidden >= 1, "hidden", hidden, "a whole number from 1")
         self.ramp = ramp
         weights = {
             "lambda_1": lambda_1,
@@ -105,12 +120,13 @@ class CRF(Method):
         for name, value in weights.items():
             require(value >= 0, name, value, "a number not below 0")
         self.sigma, self.scale, self.normalise, self.two_way = sigma, scale, normalise, two_way
-        self.beta, self.lambda_1, self.lambda_2, self.prototype_weight = beta, lambda_1, lambda_2, prototype_weight
+        self.beta, self.even = beta, even
+        self.lambda_1, self.lambda_2, self.prototype_weight = lambda_1, lambda_2, prototype_weight
         self.entropy_weight = entropy_weight / classes if entropy_per_class else entropy_weight
         self.pseudo_labels, self.threshold, self.dropout = pseudo_labels, threshold, dropout
         d = backbone.features
-        self.convolution_1 = nn.Linear(d, d)
-        self.convolution_2 = nn.Linear(d, d if own_classifier else classes)
+        self.convolution_1 = nn.Linear(d, min(d, hidden))
+        self.convolution_2 = nn.Linear(min(d, hidden), d if own_classifier else classes)
         self.classifier = nn.Linear(d, classes) if own_classifier else None
         self.register_buffer("prototypes", torch.zeros(domains, classes, d))
         self.register_buffer("seen", torch.zeros(domains, classes, dtype=torch.bool))
@@ -169,6 +185,7 @@ class CRF(Method):
         """Eqs. 1-3 for weighted members ``(B, DK)``; returns prototypes (with gradient) and which are seen."""
         means, mass = class_means(queries, members)
         means, mass = means.view_as(self.prototypes), mass.view_as(self.seen)
+        means = pulled_alike(means, mass) if self.even else means
         return moving_average(self.prototypes.clone(), self.seen.clone(), means, mass, beta=self.beta)
 
     def connect(self, queries: Tensor, prototypes: Tensor, seen: Tensor) -> relation.Graph:
