@@ -40,6 +40,7 @@ from graphmsda.cli import Parser, add_settings, given_settings
 from graphmsda.data.benchmarks.benchmark import resolve_domain
 from graphmsda.data.benchmarks.catalogue import find_benchmark
 from graphmsda.engine.settings import FREE_TO_CHANGE, Settings, read_recipe
+from graphmsda.files import explain_write_errors
 from graphmsda.methods import complete_parameters
 from graphmsda.reading import add_reading
 from record import origin
@@ -94,6 +95,9 @@ def measure(given: argparse.Namespace) -> None:
     """Train what is not in the file yet, then print the table of all that was asked for."""
     deadline = time.monotonic() + 60 * given.minutes
     asked = list(cells(given))
+    if given.keep is not None:
+        with explain_write_errors(given.keep, "choose another --keep"):
+            given.keep.mkdir(parents=True, exist_ok=True)
     results = read(given.out)
     held = {key_of(row): row for row in results["runs"]}
     for cell in asked:
@@ -105,8 +109,6 @@ def measure(given: argparse.Namespace) -> None:
     made["hardware"] += f", {given.jobs} process{'es' if given.jobs > 1 else ''} at a time"
     count, failed = sum(1 + len(cell.also) for cell in todo), 0
     print(f"{len(asked) - count} of {len(asked)} cells are in {given.out}; training {count}", flush=True)
-    if given.keep is not None:
-        given.keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() if given.keep is None else nullcontext(given.keep) as scratch:
         for cell, found in run_cells(todo, given.jobs, deadline, Path(scratch), made["commit"]):
             made["date"] = time.strftime("%Y-%m-%d")

@@ -192,6 +192,7 @@ def test_named_settings(tmp_path: Path) -> None:
         ("--benchmark demo --epochs 0", "--epochs 0"),
         ("--benchmark demo --settings none.yaml", "none.yaml"),
         ("--merge none.json", "no such file"),
+        (f"--benchmark demo --keep {__file__}", "is in the way"),
     ],
 )
 def test_mistakes_are_one_sentence(words: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
