@@ -71,8 +71,8 @@ def pulled_alike(means: Tensor, mass: Tensor) -> Tensor:
               \bar n = \text{mean of } n_k = \sum_i Y_{ik} \text{ over the classes that are present}
 
     in place of :math:`Y_{ik} / n_k`. Losses on prototypes weigh classes alike, so that as printed each of the few
-    samples of a rare class is pulled harder than one of many, those that were taken for it by mistake among them; a
-    target's predictions are evened out, which harms where its classes are not even.
+    samples of a rare class is pulled harder than one of many, those that were taken for it by mistake among them. What
+    that does is not settled (docs/fidelity.md).
 
     Shapes: means (..., K, d), mass (..., K) as from `class_means` -> (..., K, d).
 
