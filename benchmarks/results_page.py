@@ -49,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         found = tables(given.results)
+        absent = [page for page in given.pages if not page.is_file()]
+        if absent:
+            raise UserError(f"--pages {absent[0]}: there is no such file; give pages with places for tables")
     except UserError as error:
         print(f"results_page.py: {error}", file=sys.stderr)
         return 2
@@ -90,10 +93,14 @@ def averages_text(real: Mapping[str, Sequence[Row]]) -> str:
 
 
 def on_average(benchmark: str, rows: Sequence[Row]) -> str:
-    """Return the average of a method's default, or of the first setting with every target, and of how many seeds."""
+    """Return the average of a method's default, or of the first setting with every target, and of how many seeds.
+
+    Of a setting that was trained for several lengths it is the shortest's.
+    """
     targets = TARGETS[benchmark]
-    for setting in sorted(dict.fromkeys(row["setting"] for row in rows), key=lambda name: name != "default"):
-        some = [row for row in rows if row["setting"] == setting]
+    made = dict.fromkeys((row["setting"], row["epochs"]) for row in rows)
+    for setting, epochs in sorted(made, key=lambda one: (one[0] != "default", one[1])):
+        some = [row for row in rows if (row["setting"], row["epochs"]) == (setting, epochs)]
         if whole(some, targets):
             named = "" if setting == "default" else f"{setting}, "
             count = seeds(some, targets)

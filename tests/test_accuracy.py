@@ -248,7 +248,8 @@ def test_a_cell_stops_when_the_command_is_killed(tmp_path: Path) -> None:
     command += f"--batch-size 4 --device cpu --commit abc --keep {keep} --out {tmp_path / 'rows.json'}"
     script = [sys.executable, str(ROOT / "benchmarks" / "accuracy.py"), *shlex.split(command)]
     with subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        assert eventually(lambda: any(keep.glob("*/metrics.jsonl")))
+        # A first row means that it is in the middle of training: before, a polite kill just ends it.
+        assert eventually(lambda: any(file.stat().st_size for file in keep.glob("*/metrics.jsonl")))
         process.kill()
     assert eventually(lambda: any(keep.glob("*.minutes"))), "written by a worker that stops"
     assert any(keep.glob("*/checkpoint/state.safetensors"))
@@ -432,11 +433,18 @@ def test_averages_name_the_setting_that_has_every_target(tmp_path: Path) -> None
     found = [row(target=target, seed=seed) for target in results_page.TARGETS["digits-five"] for seed in (0, 1)] + found
     del found[0]  # mm of seed 0 stands once, further on
     assert results_page.on_average("digits-five", found) == "90.0 ± 0.0 (2 seeds)"
+    longer = [row(target=target, epochs=50, accuracy=0.95) for target in results_page.TARGETS["digits-five"]]
+    assert results_page.on_average("digits-five", longer + found) == "90.0 ± 0.0 (2 seeds)", "lengths are not mixed"
     assert results_page.on_average("pacs", found) == "–"
     accuracy_rows.write(tmp_path / "digits-five.json", {"runs": found, "failed": []})
     text = results_page.tables(tmp_path)["averages"]
     assert "| MRF | 90.0 ± 0.0 (2 seeds) | 93.7 | – | 92.6 |" in text
     assert "| MRF+ | – | – | – | – |" in text
+
+
+def test_page_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert results_page.main(["--results", str(results(tmp_path)), "--pages", str(tmp_path / "none.md")]) == 2
+    assert "none.md: there is no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["command", "commit", "hardware"])
