@@ -22,6 +22,7 @@ from graphmsda.domains import EvalSet, Task
 from graphmsda.engine import folder
 from graphmsda.engine.accelerate import is_compiled, stepper
 from graphmsda.engine.devices import start
+from graphmsda.engine.memory import freed_memory_kept
 from graphmsda.engine.progress import progress_bar
 from graphmsda.engine.saving import Saver
 from graphmsda.engine.settings import INTERVAL as INTERVAL
@@ -80,7 +81,8 @@ def fit(
     folder.open_folder(path, config, extend=extend)
     device, wait_for_others = start(chosen)
     main = parallel.rank() == 0
-    with torch.random.fork_rng():  # leaves the caller's random numbers alone
+    memory = freed_memory_kept() if device.type == "cpu" else nullcontext()
+    with memory, torch.random.fork_rng():  # which leaves the caller's random numbers alone
         training = Training(task, chosen, device)
         refuse_longer_stages(training, path)
         # Whatever can be wrong with what was asked has been told by now: only here is the first file written.
@@ -96,6 +98,7 @@ def fit(
                     watcher = Watcher(training, watch) if watch is not None and main else None
                     train(training, path, saver, show=progress and main, sinks=sinks, watcher=watcher)
                     finish(training, path)
+        del training  # within `memory`, which then gives back what it took
     wait_for_others()
     return Run.load(path, device=chosen.device)
 

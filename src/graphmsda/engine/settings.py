@@ -69,7 +69,14 @@ class Settings:
     schedule: str = option("cosine", "learning rate over the run", "cosine", "constant")
     clip: float = option(0.0, "largest gradient norm (0: no clipping)")
     average: float = option(0.99, "decay of the averaged weights used for prediction (0: none kept)")
-    precision: str = option("auto", "auto is bf16 on a GPU, else 32", "auto", "32", "bf16", "64")
+    precision: str = option(
+        "auto",
+        "auto is bf16 on a GPU, and for images on CPUs that multiply in it (AVX512-BF16), else 32",
+        "auto",
+        "32",
+        "bf16",
+        "64",
+    )
     seed: int = option(0, "seed of everything random")
     device: str = option("auto", "where to train", "auto", "cpu", "cuda")
     resident: str = option("auto", "keep the data on the GPU; auto: if a quarter of it holds them", "auto", "yes", "no")
@@ -128,7 +135,7 @@ class Settings:
             backbone=backbone,
             weights=weights,
             augment=self.augment if self.augment != "auto" else "mixed" if find_method(self.method).views else "none",
-            precision={"cuda": "bf16"}.get(device, "32") if self.precision == "auto" else self.precision,
+            precision=usual_precision(device, images=task.is_images) if self.precision == "auto" else self.precision,
             lr=lr,
             head_lr=self.head_lr or (lr if weights == "none" else 10 * lr),
             batch_size=batch_size,
@@ -148,6 +155,16 @@ class Settings:
     def is_read(self, step: int) -> bool:
         """Whether the device is read after so many steps."""
         return step % self.interval == 0 or step == self.steps
+
+
+def usual_precision(device: str, *, images: bool) -> str:
+    """Return what ``auto`` means: bfloat16 where the hardware multiplies in it and there is much to multiply.
+
+    A CPU without instructions for it would convert back and forth; small networks on feature vectors gain nothing.
+    """
+    # Processors with AMX have AVX512-BF16, too. PyTorch keeps the question to itself.
+    fast = images and getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    return "bf16" if device == "cuda" or fast else "32"
 
 
 # What may differ between a run and its resumption without changing what it becomes.

@@ -13,7 +13,7 @@ import torch
 
 from graphmsda import __version__
 from graphmsda.engine import folder
-from graphmsda.engine.settings import FREE_TO_CHANGE, Settings
+from graphmsda.engine.settings import FREE_TO_CHANGE, Settings, usual_precision
 from graphmsda.environment import hardware
 from graphmsda.errors import UserError
 from graphmsda.figures.runs import told
@@ -81,7 +81,7 @@ def fit_command(about: Mapping[str, Any], task: Any = None) -> str:
         # Of what is decided by data, method and machine, no flag is needed where it was left to them.
         decided = Settings(method=settings["method"], backbone=settings["backbone"], device="cpu").resolved(task)
         usual |= {name: getattr(decided, name) for name in DECIDED}
-        usual["precision"] = "bf16" if settings.get("device") == "cuda" else "32"
+        usual["precision"] = usual_precision(settings.get("device", "cpu"), images=task.is_images)
     for name, value in settings.items():
         asked = name in ("method", "backbone", "epochs", "seed") or (
             name not in FREE_TO_CHANGE and usual.get(name) != value
