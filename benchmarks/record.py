@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from graphmsda.engine.settings import usual_precision
+
 Row = dict[str, Any]
 Section = Callable[[], Iterator[Row]]
 
@@ -102,6 +104,8 @@ def origin(commit: str | None = None) -> dict[str, str]:
     hardware = f"{platform.machine()}, {os.cpu_count()} cores"
     if torch.cuda.is_available():
         hardware += f", {torch.cuda.get_device_name()}"
+    elif usual_precision("cpu", images=True) == "bf16":
+        hardware += " with AVX512-BF16"
     return {"commit": commit or "unknown", "hardware": hardware, "torch": torch.__version__}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from steps import CUDA, DEVICE, Options, Work, captured, engine_step, free, noise_task, ratio, turn_by_turn
+from steps import CUDA, DEVICE, MIXED, Options, Work, captured, engine_step, free, noise_task, ratio, turn_by_turn
 
 CLASSES = 7  # as in PACS
 DOMAINS = 4
@@ -26,7 +26,7 @@ def bare_step(images: int, side: int, *, accelerated: bool) -> Work:
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=CUDA):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=MIXED):
             loss = F.cross_entropy(model(x), y)
         loss.backward()
         optimiser.step()

@@ -23,7 +23,7 @@ import torch
 from graphmsda import UserError, fit
 from graphmsda.data import demo
 from graphmsda.data.named import find_task
-from steps import CUDA, Options, engine_step, noise_task, seconds, warm_up
+from steps import CUDA, MIXED, Options, engine_step, noise_task, seconds, warm_up
 
 PER_EPOCH = 195  # steps of an epoch on Digits-five
 PACKAGES = ("torch", "triton", "sympy", "mpmath", "numpy", "scipy", "lightning_fabric", "torchvision", "rich", "yaml",
@@ -120,9 +120,9 @@ def command_line_run(
 
 
 def measure_accuracy(options: Options) -> Iterator[dict[str, Any]]:
-    """Accelerated in mixed precision, as by default on a GPU, against step by step in float32; seeds in parallel."""
-    if not CUDA:
-        print("accuracy: a CPU takes steps one by one in float32 in any case; skipped")
+    """As by default, mixed precision and on a GPU accelerated, against step by step in float32; seeds in parallel."""
+    if not MIXED:
+        print("accuracy: this CPU takes steps one by one in float32 in any case; skipped")
         return
     targets = demo_targets()
     for task in options.tasks:
@@ -144,9 +144,10 @@ def demo_targets() -> list[str]:
 
 
 def compare_accuracy(task: str, names: list[str], method: str, options: Options) -> dict[str, Any]:
-    """Train with and without acceleration, the same seeds, and say how far the results are apart."""
+    """Train as by default (here called accelerated) and in float32, the same seeds, and say how far apart they are."""
     kinds: dict[str, dict[str, Any]] = {"accelerated": {}, "eager float32": EXACT}
-    with tempfile.TemporaryDirectory() as folder, _pool(len(options.seeds)) as pool:
+    at_once = len(options.seeds) if CUDA else os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as folder, _pool(at_once) as pool:
         cells = [
             (name, method, seed, settings, options.epochs, f"{folder}/{kind}-{name.replace(':', '-')}-{seed}")
             for kind, settings in kinds.items()
@@ -173,6 +174,8 @@ def compare_accuracy(task: str, names: list[str], method: str, options: Options)
 
 
 def _pool(processes: int) -> Any:
+    if not CUDA:
+        os.environ["OMP_NUM_THREADS"] = "1"  # of each of them
     return multiprocessing.get_context("spawn").Pool(processes)
 
 

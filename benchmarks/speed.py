@@ -12,11 +12,13 @@ The sections, of which ``--only`` chooses some:
   ``$GRAPHMSDA_DATA``; ``--steps`` shortens it, ``--task demo:neon`` needs no data). On a CPU a few steps of the demo.
 - ``resnet``: ResNet-18 at 224 pixels against the bare training loop on one batch that never changes.
 - ``inference``: `Run.predict` on an array against the bare network's forward pass.
+- ``cpu``: a step on a CPU in float32 and bfloat16, with freed memory kept and returned (only without a GPU).
 - ``growth``: time and memory of the graph's own part of a step against classes, sources, samples and dimensions.
-- ``accuracy``: after 20 epochs, accelerated against step by step in float32 (a GPU only).
+- ``accuracy``: after 20 epochs, as by default against step by step in float32.
 - ``together``: several runs at once on one GPU.
 
-On a CPU some sizes are smaller, and the rows say which.
+On a CPU some sizes are smaller, and the rows say which; memory is kept from call to call, as training keeps it, for
+everything that is timed (but in ``cpu``).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ import dataclasses
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,9 +39,11 @@ from torch import Tensor
 
 from graphmsda import fit
 from graphmsda.engine.fit import INTERVAL
+from graphmsda.engine.memory import freed_memory_kept
 from graphmsda.streaming import chunk_size, pieces
 from growth import measure_growth
 from kernels import described, profile
+from processor import measure_cpu
 from record import parser_of, run_and_merge
 from resnet import measure_resnet
 from runs import measure_accuracy, measure_run, measure_together
@@ -176,12 +181,21 @@ def bare_forward(method: Any, images: Tensor, chunk: int, *, whole: bool = False
             method.embed(piece)
 
 
+def as_in_training(
+    measure: Callable[[Options], Iterator[dict[str, Any]]], options: Options
+) -> Iterator[dict[str, Any]]:
+    """Run a section with memory treated as training on the device treats it."""
+    with nullcontext() if CUDA else freed_memory_kept():
+        yield from measure(options)
+
+
 SECTIONS = {
-    "steps": measure_steps,
-    "price": measure_price,
+    "steps": partial(as_in_training, measure_steps),
+    "price": partial(as_in_training, measure_price),
     "run": measure_run,
-    "resnet": measure_resnet,
-    "inference": measure_inference,
+    "resnet": partial(as_in_training, measure_resnet),
+    "inference": partial(as_in_training, measure_inference),
+    "cpu": measure_cpu,
     "growth": measure_growth,
     "accuracy": measure_accuracy,
     "together": measure_together,

@@ -179,7 +179,18 @@ def accuracy_table(run: Run) -> list[str]:
         ]
         for r in run["rows"]
     ]
-    return table(["accuracy, %", "accelerated", "eager float32", "difference", "its standard error"], rows)
+    return table(["accuracy, %", "by default", "eager float32", "difference", "its standard error"], rows)
+
+
+def cpu_table(run: Run) -> list[str]:
+    """Milliseconds of a step on a CPU in each form."""
+    names = list(run["rows"][0]["ms"])
+    rows = [
+        [f"`{r['method']}`, {r['backbone']}, {r['images']} images", *(number(r["ms"][name]) for name in names),
+         f"{number(r['ratio'])} ×", ", ".join(f"{r['pages'][name]:,}" for name in names)]
+        for r in run["rows"]
+    ]  # fmt: skip
+    return table(["ms a step", *names, "first / last", "pages cleared in each"], rows)
 
 
 def together_table(run: Run) -> list[str]:
@@ -196,6 +207,7 @@ TABLES: dict[str, tuple[str, Callable[[Run], list[str]]]] = {
     "run": ("run", run_table),
     "resnet": ("resnet", resnet_table),
     "inference": ("inference", inference_table),
+    "cpu": ("cpu", cpu_table),
     "growth": ("growth", growth_table),
     "accuracy": ("accuracy", accuracy_table),
     "together": ("together", together_table),

@@ -18,11 +18,12 @@ from graphmsda import Domain, Task
 from graphmsda.engine import accelerate
 from graphmsda.engine.fit import INTERVAL, Tally, take_step
 from graphmsda.engine.optim import EVERY
-from graphmsda.engine.settings import Settings
+from graphmsda.engine.settings import Settings, usual_precision
 from graphmsda.engine.training import Training
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CUDA = DEVICE.type == "cuda"
+MIXED = usual_precision(DEVICE.type, images=True) == "bf16"  # whether the engine computes in bfloat16 by default
 WARM_UP = max(accelerate.WARM_UP, EVERY) + 3 if CUDA else 1  # calls before the clock: compiled, captured, averaged
 CLASSES = 10
 
@@ -58,7 +59,7 @@ class Options:
     batch: int = 0
     methods: Sequence[str] = ()
     seeds: Sequence[int] = (0, 1, 2)
-    tasks: Sequence[str] = ("demo", "digits-five:mm")
+    tasks: Sequence[str] = ("demo", "digits-five:mm") if CUDA else ("demo",)
     epochs: int = 20
     task: str = "digits-five:mm" if CUDA else "demo:neon"
     steps: int = 19_500 if CUDA else 5

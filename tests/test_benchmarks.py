@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import json
 import sys
@@ -22,6 +23,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 import alive
 import growth
 import kernels
+import processor
 import record
 import runs
 import speed_tables
@@ -133,6 +135,20 @@ def test_engine_step_is_the_engines() -> None:
     assert not torch.equal(before, training.method.prototypes)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("precision", ["bf16", "32"])
+def test_step_on_a_cpu_in_each_form(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "CUDA", False)
+    monkeypatch.setattr(processor, "SHAPES", {"small": (8, 3, 3, 2)})
+    monkeypatch.setattr(processor, "usual_precision", lambda *_, **__: precision)
+    rows = list(processor.measure_cpu(dataclasses.replace(TINY, methods=("mrf",))))
+    (row,) = rows
+    forms = list(processor.FORMS) if precision == "bf16" else ["float32, memory returned", "float32"]
+    assert list(row["ms"]) == forms
+    assert list(row["pages"]) == forms
+    assert row["images"] == 6
+    assert row["ratio"] == row["seconds"][forms[0]][0] / row["seconds"][forms[-1]][0]
+
+
 def test_growth_of_a_series() -> None:
     shape = {"classes": 3, "sources": 2, "batch": 4, "features": 8}
     for method in ("crf", "mrf"):
@@ -229,6 +245,8 @@ def results() -> list[dict[str, Any]]:
         "resnet": [{"method": "mrf", "batch": 16, "images a second": {"mrf": 90.0, "bare": 100.0}, "ratio": 0.9}],
         "inference": [{"method": "crf", "side": 32, "images a second": {"predict": 95.0, "bare": 100.0},
                        "fastest": "bare", "ratio": 0.95}],
+        "cpu": [{"method": "mrf", "backbone": "small", "images": 8, "ms": {"float32": 4.0, "bfloat16": 2.0},
+                 "pages": {"float32": 1234, "bfloat16": 0}, "ratio": 2.0}],
         "growth": [
             {"of": of, "axis": axis, "what": "growth", "values": [1, 2, 4], "seconds": [0.1, 0.2, 0.4],
              "bytes": [2**20, 2**30, 2**31], "exponent": 1.0, "exponent of memory": 5.0}
@@ -246,6 +264,7 @@ def test_tables_of_all_sections() -> None:
     assert "| `mrf`, 8 of each domain | 1 | 1.04 | 1.040 |" in found["price"]
     assert "| 2 | 1,000 | 1.20 |" in found["together"]
     assert "| `mrf` on demo, 2 runs | 80.10 | 80.00 | +0.10 | 0.20 |" in found["accuracy"]
+    assert "| `mrf`, small, 8 images | 4 | 2 | 2 × | 1,234, 0 |" in found["cpu"]
     assert "| DomainNet | 20 |  | – |  |" in found["growth"]
     assert all("commit abc" in text for text in found.values())
     assert "Not measured yet" in speed_tables.tables([])["steps"]

@@ -94,7 +94,24 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_auto_without_a_gpu(task: Task, backbone: str, weights: str) -> None:
     chosen = Settings().resolved(task)
     assert (chosen.backbone, chosen.weights) == (backbone, weights)
-    assert (chosen.device, chosen.precision) == ("cpu", "32")
+    assert chosen.device == "cpu"
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(
+    ("multiplies", "features", "images"),
+    [(lambda: True, "32", "bf16"), (lambda: False, "32", "32"), (None, "32", "32")],
+)
+def test_precision_is_what_the_processor_multiplies_in(
+    multiplies: Any, features: str, images: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if multiplies is None:  # a PyTorch that cannot tell
+        monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
+    else:
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", multiplies, raising=False)
+    assert Settings().resolved(feature_task()).precision == "32"
+    assert Settings().resolved(image_task()).precision == images
+    assert Settings(precision="64").resolved(image_task()).precision == "64"
 
 
 @pytest.mark.usefixtures("cuda")
@@ -102,7 +119,7 @@ def test_auto_with_a_gpu() -> None:
     chosen = Settings().resolved(image_task())
     assert (chosen.device, chosen.precision, chosen.backbone) == ("cuda", "bf16", "3conv-2fc")
     chosen = Settings(device="cpu").resolved(image_task())
-    assert (chosen.device, chosen.precision, chosen.backbone) == ("cpu", "32", "small")
+    assert (chosen.device, chosen.backbone) == ("cpu", "small")
     assert Settings(device="cuda", precision="64").resolved(image_task()).precision == "64"
 
 
