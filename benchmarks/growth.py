@@ -19,7 +19,7 @@ from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch, Labelled
 from graphmsda.graphs.constraints import global_alignment
 from graphmsda.methods import Method, build_method
-from steps import CUDA, DEVICE, Options, Work, captured, free, peak_memory, shortest
+from steps import CUDA, DEVICE, MIXED, Options, Work, captured, free, peak_memory, shortest
 
 BASE = {"classes": 31, "sources": 4, "batch": 16, "features": 256}
 SERIES: dict[str, Sequence[int]] = {
@@ -49,7 +49,7 @@ class Scale(nn.Module):
 def graph_alone(method: str, classes: int, domains: int, features: int, **parameters: Any) -> Method:
     """Return a method of which nothing but the graph is left, in the precision that is the default of the device."""
     backbone = Backbone(Scale(features), features, domains, (0.5,), (0.5,))
-    backbone.mixed = torch.bfloat16 if CUDA else None
+    backbone.mixed = torch.bfloat16 if MIXED else None
     return build_method(method, backbone, classes, domains, parameters)
 
 
