@@ -77,9 +77,34 @@ def _kernels() -> Any:
     return gather_triton if gather_triton.USABLE else None
 
 
-def _before_relu(share: Tensor | None, heard: Tensor, shared: Tensor, message: Tensor, bias: Tensor) -> Tensor:
-    start = (shared if share is None else share[:, :, None] * shared) + bias
-    return torch.addcmul(start, heard[:, :, None], message[:, None])
+def _weighted(activations: Tensor, rows: Tensor) -> Tensor:
+    """Multiply and sum over h, ``(q, v, h), (q, h) -> (q, v)``: this way round a CPU is ten times as fast."""
+    return torch.bmm(rows[:, None], activations.mT).squeeze(1)
+
+
+def _say(
+    room: Tensor,
+    share: Tensor | None,
+    heard: Tensor,
+    shared: Tensor,
+    message: Tensor,
+    bias: Tensor,
+    keep: Tensor | None,
+) -> Tensor:
+    """Return what the prototypes are ready to say to some queries, dropout included, ``(q, v, h)``, in a room for it.
+
+    One room serves all chunks of queries: new memory for each would cost a CPU as much as the arithmetic.
+    """
+    hidden = room[: len(heard)]
+    if share is None:
+        torch.addcmul(shared + bias, heard[:, :, None], message[:, None], out=hidden)
+    else:
+        torch.addcmul(bias, share[:, :, None], shared, out=hidden)
+        hidden.addcmul_(heard[:, :, None], message[:, None])
+    hidden.relu_()
+    if keep is not None:
+        hidden *= keep
+    return hidden
 
 
 def _rows(tensor: Tensor | None, some: slice) -> Tensor | None:
@@ -105,20 +130,10 @@ class _Gather(torch.autograd.Function):
         ctx.chunk = chunk
         heard = listen if heard is None else heard
         out = torch.empty_like(message)
-        # One room for all chunks: new memory for each would cost a CPU as much as the arithmetic.
         room = shared.new_empty(min(chunk, len(listen)), *shared.shape)
-        biased = shared + bias
         for start in range(0, len(listen), chunk):
             some = slice(start, start + chunk)
-            hidden = room[: len(listen[some])]
-            if share is None:
-                torch.addcmul(biased, heard[some, :, None], message[some, None], out=hidden)
-            else:
-                torch.addcmul(bias, share[some, :, None], shared, out=hidden)
-                hidden.addcmul_(heard[some, :, None], message[some, None])
-            hidden.relu_()
-            if keep is not None:
-                hidden *= keep
+            hidden = _say(room, _rows(share, some), heard[some], shared, message[some], bias, keep)
             torch.bmm(listen[some, None], hidden, out=out[some, None])
         return out
 
@@ -132,22 +147,21 @@ class _Gather(torch.autograd.Function):
             torch.zeros_like(tensor) for tensor in (listen, heard, shared, message, bias)
         )
         # Passes over the q x v x h activations are what this costs: weights of q x v and q x h go into the products.
+        room = shared.new_empty(min(ctx.chunk, len(listen)), *shared.shape)
         for start in range(0, len(listen), ctx.chunk):
             some = slice(start, start + ctx.chunk)
+            slope = _say(room, _rows(share, some), heard[some], shared, message[some], bias, keep)
             said, column = listen[some], grad[some]
-            slope = _before_relu(_rows(share, some), heard[some], shared, message[some], bias).relu_()
+            listen_grad[some] = _weighted(slope, column)
+            slope.sign_()  # of what was above zero and kept
             if keep is not None:
                 slope *= keep
-            listen_grad[some] = torch.bmm(slope, column[:, :, None]).squeeze(2)
-            slope.sign_()
-            if keep is not None:
-                slope *= keep
-            heard_grad[some] = said * torch.bmm(slope, (column * message[some])[:, :, None]).squeeze(2)
+            heard_grad[some] = said * _weighted(slope, column * message[some])
             message_grad[some] = column * torch.bmm((said * heard[some])[:, None], slope).squeeze(1)
             slope *= column[:, None]
             by_prototype = slope.transpose(0, 1)  # v x q x h
             if share_grad is not None:
-                share_grad[some] = said * torch.bmm(by_prototype, shared[:, :, None]).squeeze(2).T
+                share_grad[some] = said * _weighted(by_prototype, shared).T
                 bias_grad += torch.bmm(said.T[:, None], by_prototype).sum((0, 1))
                 said = said * share[some]
             shared_grad += torch.bmm(said.T[:, None], by_prototype).squeeze(1)
