@@ -9,7 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphmsda.streaming import MOST, chunk_size, one_behind, overlap, pieces, split_rows, to_device, to_host
+from graphmsda.streaming import (
+    LEAST_PIECE,
+    MOST,
+    MOST_PIECE,
+    chunk_size,
+    one_behind,
+    overlap,
+    pieces,
+    split_rows,
+    to_device,
+    to_host,
+)
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -138,11 +149,11 @@ def test_sizes_are_sane_for_any_shape(shape: tuple[int, ...]) -> None:
     x = torch.empty(256, *shape, device="meta")
     parts = pieces(x)
     assert sum(map(len, parts)) == 256
-    assert 8 <= max(map(len, parts)) <= 64
+    assert LEAST_PIECE <= max(map(len, parts)) <= MOST_PIECE
     assert [len(part) for part in pieces(x[:0])] == [0]
 
 
-@pytest.mark.parametrize(("side", "threads", "expected"), [(32, 1, 64), (32, 96, 96), (224, 2, 8), (224, 16, 16)])
+@pytest.mark.parametrize(("side", "threads", "expected"), [(32, 1, 256), (64, 1, 170), (224, 2, 16), (224, 96, 96)])
 def test_pieces_suit_a_cache_and_give_each_thread_a_sample(
     side: int, threads: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
