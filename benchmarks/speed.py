@@ -17,8 +17,8 @@ The sections, of which ``--only`` chooses some:
 - ``accuracy``: after 20 epochs, as by default against step by step in float32.
 - ``together``: several runs at once on one GPU.
 
-On a CPU some sizes are smaller, and the rows say which; memory is kept from call to call, as training keeps it, for
-everything that is timed (but in ``cpu``).
+On a CPU some sizes are smaller, and the rows say which. Where steps are timed there (but in ``cpu``), memory is kept
+from call to call as training keeps it, for all that they are compared with, too.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ SECTIONS = {
     "price": partial(as_in_training, measure_price),
     "run": measure_run,
     "resnet": partial(as_in_training, measure_resnet),
-    "inference": partial(as_in_training, measure_inference),
+    "inference": measure_inference,
     "cpu": measure_cpu,
     "growth": measure_growth,
     "accuracy": measure_accuracy,
