@@ -44,6 +44,7 @@ def given(batch: int = 9) -> Batch:
 
 def ours(name: str, **parameters: Any) -> Method:
     method = growth.graph_alone(name, CLASSES, SOURCES + 1, FEATURES, **parameters)
+    method.backbone.mixed = None  # the textbook's is float32
     for other in ("seen", "prototypes"):
         if hasattr(method, other):
             getattr(method, other).data.copy_(torch.ones(()) if other == "seen" else places())
