@@ -428,3 +428,18 @@ def test_full_disk_is_one_sentence(tmp_path: Path) -> None:
         "config.yaml",
         "metrics.jsonl",
     ]
+
+
+@pytest.mark.parametrize(("began", "goes_on"), [(False, True), (True, False)])
+def test_a_run_goes_on_in_its_precision_on_another_kind_of_processor(
+    began: bool, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, given = image_task(), {**QUICK, "steps_per_epoch": 2}
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: began, raising=False)
+    first = fit(task, "mrf", out=tmp_path / "run", **{**given, "epochs": 1})
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: goes_on, raising=False)
+    again = fit(task, "mrf", out=tmp_path / "run", **{**given, "epochs": 2}, extend=True)
+    assert first.about["settings"]["precision"] == again.about["settings"]["precision"] == ("bf16" if began else "32")
+    assert again.history()[-1]["step"] == 4
+    with pytest.raises(UserError, match="precision was"):
+        fit(task, "mrf", out=tmp_path / "run", **{**given, "epochs": 2}, precision="32" if began else "bf16")

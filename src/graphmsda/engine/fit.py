@@ -76,6 +76,8 @@ def fit(
 
     path = Path(out)
     check_sinks(log)
+    if settings.get("precision", "auto") == "auto":
+        settings["precision"] = folder.precision_of(path)  # what another kind of machine began goes on as it was
     chosen = Settings(method=method, **settings).resolved(task, data_root)
     config = folder.describe(task, chosen, task.origin if origin is None else origin)
     folder.open_folder(path, config, extend=extend)

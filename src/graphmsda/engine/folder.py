@@ -80,6 +80,11 @@ def read_about(file: Path) -> dict[str, Any]:
     return about
 
 
+def precision_of(path: Path) -> str:
+    """Return the precision of the run in a folder; ``auto`` where there is none yet."""
+    return str(read_config(path)["settings"].get("precision", "auto")) if (path / CONFIG).is_file() else "auto"
+
+
 def open_folder(path: Path, config: Mapping[str, Any], *, extend: bool) -> None:
     """Check that this folder may hold the run `config` describes: it is new, empty, or holds the same run.
 
