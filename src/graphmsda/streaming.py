@@ -26,7 +26,7 @@ CHUNK = 256  # samples read at a time, at least
 MOST = 8192
 GPU_BYTES = 2**26  # of a chunk in float32: what is launched once for a chunk then takes little of its time
 # Of a piece in float32, on a CPU: a network's weights are read anew for each piece, what it makes of a piece is not to
-# leave the cache. Between the two, the best sizes of five networks at 32 to 224 pixels were about these.
+# leave the cache. Between the two, the best sizes of four networks at 32 to 224 pixels were about these.
 PIECE_BYTES = 2**23
 LEAST_PIECE, MOST_PIECE = 16, 256
 
