@@ -22,7 +22,8 @@ def freed_memory_kept() -> Iterator[None]:
 
     Large tensors are blocks of their own to the system's allocator, which returns each at once: the next step gets
     fresh pages, and the system clears every one of them when it is first touched. At the shape of Digits-five these are
-    200,000 pages a step and a third of its time. Only glibc is told; elsewhere nothing changes.
+    200,000 pages a step and a third of its time. Only glibc is told; elsewhere nothing changes, nor in threads but the
+    first, whose heaps never hold large blocks.
     """
     library = _glibc()
     if library is None:
