@@ -12,8 +12,8 @@ from graphmsda.engine import memory
 from graphmsda.engine.memory import freed_memory_kept
 
 BLOCK = 2**14  # pages of 4 KiB: 64 MiB, which glibc returns to the system at once when they are freed
-# In a process of its own, as commands train: glibc has other heaps for other threads, and for the first thread, too, of
-# a process that was refused memory once, as in some tests. Those never hold large blocks.
+# In a process of its own, as commands train: in one that had run many other tests, blocks were returned all the same
+# (perhaps since glibc gives a thread another heap, which never holds large blocks, once it was refused memory).
 SCRIPT = f"""
 import json, resource, sys
 from graphmsda.engine.memory import freed_memory_kept
