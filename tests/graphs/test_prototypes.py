@@ -39,23 +39,6 @@ def test_absent_class_has_zero_mean_and_gradient():
     assert torch.autograd.gradcheck(lambda x: fast.class_means(x, membership)[0], embedding)
 
 
-@small
-@given(seeds, st.integers(1, 8), st.integers(2, 5), st.integers(1, 3))
-def test_means_that_pull_alike_have_the_same_value_and_one_weight_for_all_samples(seed, batch, classes, size):
-    embedding = slow.make(seed, batch, size).requires_grad_()
-    labels, trusted = slow.make_integers(seed + 1, classes, batch), slow.make_mask(seed + 2, batch).double()
-    means, mass = fast.class_means(embedding, fast.one_hot(labels, classes, trusted, dtype=torch.float64))
-    alike = fast.pulled_alike(means, mass)
-    assert torch.equal(alike, means)
-    slope = slow.make(seed + 3, classes, size)
-    (pull,) = torch.autograd.grad((slope * alike).sum(), embedding)
-    counts = [sum(float(t) for y, t in zip(labels, trusted, strict=True) if y == k) for k in range(classes)]
-    present = [count for count in counts if count > 0]
-    for i in range(batch):
-        weight = float(trusted[i]) * len(present) / sum(present) if present else 0.0
-        assert_same(pull[i], weight * slope[labels[i]])
-
-
 def test_class_means_of_half_precision_are_float32():
     means, _ = fast.class_means(torch.ones(2, 3, dtype=torch.bfloat16), fast.one_hot(torch.tensor([0, 1]), 2))
     assert means.dtype == torch.float32

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from graphmsda.backbones import build_backbone
+from graphmsda.graphs.prototypes import distance_scale
 from graphmsda.methods import complete_parameters
 from graphmsda.methods.crf import CRF
 from tests.methods.steps import CLASSES, DOMAINS, batch, one_phase, step, values
@@ -46,22 +47,11 @@ def test_prototypes_are_moving_averages_of_class_means() -> None:
             torch.testing.assert_close(method.prototypes[m, k], (0.6 * means[0] + 0.4 * means[1]).detach())
 
 
-def test_evenness_changes_how_hard_samples_are_pulled_and_no_value() -> None:
-    found = []
-    for even in (True, False):
-        method = new(even=even)
-        phase = one_phase(method, batch())
-        (grad,) = torch.autograd.grad(phase.terms["global"], method.backbone.body[1].weight)
-        found.append((values(phase), grad))
-    assert found[0][0] == found[1][0]
-    assert not torch.allclose(found[0][1], found[1][1], rtol=0.01)
-
-
 def test_terms_have_names_and_are_finite() -> None:
     method = new()
     for seed in range(3):
         phase = step(method, batch(seed))
-        assert list(phase.terms) == ["source", "entropy", "prototype", "global", "local"]
+        assert list(phase.terms) == ["source", "entropy", "edges", "prototype", "global", "local"]
         assert all(math.isfinite(v) and v >= 0 for v in values(phase).values())
         assert 0 <= float(phase.shown["adjacency"]) <= 1
 
@@ -188,10 +178,17 @@ def test_each_rule_believes_whom_it_says(rule: str, threshold: float) -> None:
 
 @pytest.mark.parametrize(
     ("weight", "term"),
-    [("lambda_1", "global"), ("lambda_2", "local"), ("prototype_weight", "prototype"), ("entropy_weight", "entropy")],
+    [
+        ("lambda_1", "global"),
+        ("lambda_2", "local"),
+        ("prototype_weight", "prototype"),
+        ("entropy_weight", "entropy"),
+        ("edge_weight", "edges"),
+    ],
 )
 def test_weights_scale_their_terms(weight: str, term: str) -> None:
-    one, three, none = (values(one_phase(new(**{weight: factor}), batch())) for factor in (1.0, 3.0, 0.0))
+    alone = {"edge_weight": 0.0}  # whose term has a share of the entropy
+    one, three, none = (values(one_phase(new(**(alone | {weight: factor})), batch())) for factor in (1.0, 3.0, 0.0))
     assert one[term] > 0
     assert three[term] == pytest.approx(3 * one[term], rel=1e-5)
     assert none[term] == 0
@@ -201,6 +198,28 @@ def test_weights_scale_their_terms(weight: str, term: str) -> None:
 def test_entropy_per_class() -> None:
     whole, share = (values(one_phase(new(entropy_per_class=flag), batch())) for flag in (False, True))
     assert whole["entropy"] == pytest.approx(CLASSES * share["entropy"], rel=1e-5)
+
+
+def test_edges_are_classified_by_hand() -> None:
+    method, given = new(edge_weight=2.0, entropy_weight=3.0, sigma=0.6, ramp=0.0), batch()
+    for _ in range(2):
+        step(method, given, lr=0.0)
+    with torch.no_grad():
+        embedded = method.embed_batch(given)
+    phase = one_phase(method, given)  # which leaves behind the prototypes that its graphs had
+    nodes, seen = method.prototypes.flatten(0, 1), method.seen.flatten()
+    scale = distance_scale(method.prototypes, method.seen, reading="relative")
+
+    def share(z: Tensor, k: int) -> Tensor:
+        edges = [math.exp(-(z - node).square().sum() / (2 * 0.6**2 * scale)) for node in nodes]
+        votes = [edge if met else 0.0 for edge, met in zip(edges, seen, strict=True)]
+        return torch.tensor(sum(votes[k::CLASSES]) / sum(votes))
+
+    risks = [[-share(z, int(y)).log() for z, y in zip(part.x, part.y, strict=True)] for part in embedded.sources]
+    risk = torch.stack([torch.stack(some).mean() for some in risks]).mean()
+    shares = torch.stack([torch.stack([share(z, k) for k in range(CLASSES)]) for z in embedded.target])
+    uncertain = -(shares * shares.log().nan_to_num(neginf=0.0)).sum(1).mean() / CLASSES
+    assert values(phase)["edges"] == pytest.approx(2 * float(risk + 3 * uncertain), rel=1e-4)
 
 
 def test_the_local_term_is_eq_14_by_hand() -> None:

@@ -177,6 +177,7 @@ NAN = float("nan")
         *[("crf", "beta", v) for v in (-0.1, 1.0, NAN)],
         *[("crf", "dropout", v) for v in (-0.1, 1.0)],
         *[("crf", name, -1.0) for name in ("threshold", "lambda_1", "lambda_2", "prototype_weight", "entropy_weight")],
+        ("crf", "edge_weight", -1.0),
         *[("mrf", "tau", v) for v in (0.0, -1.0, NAN)],
         ("mrf", "wrong_edges", -1),
         *[("mrf", name, -1.0) for name in ("threshold", "alpha", "clique_weight", "entropy_weight")],

@@ -64,30 +64,6 @@ def class_means(embedding: Tensor, membership: Tensor) -> tuple[Tensor, Tensor]:
     return total / torch.where(mass > 0, mass, 1)[:, None], mass
 
 
-def pulled_alike(means: Tensor, mass: Tensor) -> Tensor:
-    r"""Class means of the same value, through which a gradient pulls every sample of a domain alike.
-
-    .. math:: \frac{\partial \hat c_k}{\partial f(x_i)} = \frac{Y_{ik}}{\bar n}, \qquad
-              \bar n = \text{mean of } n_k = \sum_i Y_{ik} \text{ over the classes that are present}
-
-    in place of :math:`Y_{ik} / n_k`. Losses on prototypes weigh classes alike, so that as printed each of the few
-    samples of a rare class is pulled harder than one of many, those that were taken for it by mistake among them. What
-    that does is not settled (docs/fidelity.md).
-
-    Shapes: means (..., K, d), mass (..., K) as from `class_means` -> (..., K, d).
-
-    >>> means = torch.ones(2, 1, requires_grad=True)
-    >>> pulled_alike(means, torch.tensor([3.0, 1.0])).sum().backward()
-    >>> means.grad
-    tensor([[1.5000],
-            [0.5000]])
-    """
-    total, present = mass.sum(-1, keepdim=True), (mass > 0).sum(-1, keepdim=True)
-    share = mass * present / torch.where(total > 0, total, 1)
-    fixed = means.detach()
-    return fixed + share[..., None] * (means - fixed)
-
-
 def moving_average(
     prototypes: Tensor, seen: Tensor, means: Tensor, mass: Tensor, *, beta: float
 ) -> tuple[Tensor, Tensor]:

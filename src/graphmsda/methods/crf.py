@@ -10,16 +10,9 @@ from torch import Tensor, nn
 
 from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
-from graphmsda.graphs import relation
+from graphmsda.graphs import markov, relation
 from graphmsda.graphs.constraints import global_alignment, local_alignment, prototype_risk, source_risk, target_entropy
-from graphmsda.graphs.prototypes import (
-    class_means,
-    distance_scale,
-    moving_average,
-    one_hot,
-    pulled_alike,
-    squared_distances,
-)
+from graphmsda.graphs.prototypes import class_means, distance_scale, moving_average, one_hot, squared_distances
 from graphmsda.methods.base import Method, Phase, Predictor, ramped, require
 from graphmsda.methods.guess import Rule, guess_target
 
@@ -40,12 +33,12 @@ class CRF(Method):
         normalise: Normalisation of the adjacency matrix inside the graph convolutions.
         two_way: Whether prototypes hear the query (the exact graph of Sec. 3) or only speak to it (cheaper).
         beta: Decay of the prototypes' moving average, eq. 3.
-        even: Whether what moves class means pulls all samples of a domain alike, or, as printed, those of rare classes
-            harder.
         lambda_1: Weight of the global alignment, eq. 13.
         lambda_2: Weight of the local alignment, eq. 14, in units of `scale`.
         prototype_weight: Weight of the prototypes' classification, eq. 7.
         entropy_weight: Weight of the target's entropy, eq. 9.
+        edge_weight: Weight of the same classification (eqs. 8 and 9) by the query's edges alone, which is not in the
+            paper: as printed nothing but the local alignment asks that an edge lead to the right class.
         entropy_per_class: Divide that entropy by the number of classes, as the authors' code does.
         pseudo_labels: Keep a target prediction as a label by its entropy (below the threshold, nats), by its
             confidence (above the threshold) or by the cited rule (confidence above 1/(1+exp(-3A)), A the accuracy on
@@ -65,10 +58,10 @@ class CRF(Method):
             "scale": "sum",
             "normalise": "none",
             "beta": 0.7,
-            "even": False,
             "lambda_1": 20.0,
             "lambda_2": 0.001,
             "entropy_weight": 1.0,
+            "edge_weight": 0.0,
             "entropy_per_class": False,
             "pseudo_labels": "accuracy",
             "ramp": 0.0,
@@ -90,11 +83,11 @@ class CRF(Method):
         normalise: Literal["symmetric", "row", "none"] = "symmetric",
         two_way: bool = True,
         beta: float = 0.4,
-        even: bool = False,
         lambda_1: float = 1.0,
         lambda_2: float = 0.01,
         prototype_weight: float = 1.0,
         entropy_weight: float = 1.0,
+        edge_weight: float = 1.0,
         entropy_per_class: bool = True,
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,
@@ -116,13 +109,15 @@ class CRF(Method):
             "lambda_2": lambda_2,
             "prototype_weight": prototype_weight,
             "entropy_weight": entropy_weight,
+            "edge_weight": edge_weight,
         }
         for name, value in weights.items():
             require(value >= 0, name, value, "a number not below 0")
         self.sigma, self.scale, self.normalise, self.two_way = sigma, scale, normalise, two_way
-        self.beta, self.even = beta, even
+        self.beta = beta
         self.lambda_1, self.lambda_2, self.prototype_weight = lambda_1, lambda_2, prototype_weight
         self.entropy_weight = entropy_weight / classes if entropy_per_class else entropy_weight
+        self.edge_weight = edge_weight
         self.pseudo_labels, self.threshold, self.dropout = pseudo_labels, threshold, dropout
         d = backbone.features
         self.convolution_1 = nn.Linear(d, min(d, hidden))
@@ -137,17 +132,22 @@ class CRF(Method):
         label, guessed = guess_target(self.predict, embedded, rule=self.pseudo_labels, threshold=self.threshold)
         guessed = guessed * self.seen.any()  # with no prototype yet, nothing is believed
         queries, labels, domains = embedded.flat(label)
-        sizes = [len(part.y) for part in embedded.sources]
-        weight = torch.cat([guessed.new_ones(sum(sizes)), ramped(batch.progress, self.ramp) * guessed])
+        known = [part.y for part in embedded.sources]
+        sizes = [*map(len, known), len(embedded.target)]
+        ramp = ramped(batch.progress, self.ramp)
+        weight = torch.cat([guessed.new_ones(sum(sizes[:-1])), ramp * guessed])
         members = one_hot(domains * self.classes + labels, self.domains * self.classes, weight, dtype=queries.dtype)
         prototypes, seen = self.new_prototypes(queries, members)
         graph = self.connect(queries, prototypes, seen)
         predictions, prototype_logits = self.classify(queries, graph, dropout=self.dropout)
-        *source_predictions, target_predictions = torch.split(predictions, [*sizes, len(embedded.target)])
+        *source_predictions, target_predictions = torch.split(predictions, sizes)
+        *source_edges, target_edges = torch.split(self.edge_predictions(graph, seen), sizes)
+        entropy = ramp * self.entropy_weight
         return Phase(
             {
-                "source": source_risk(source_predictions, [part.y for part in embedded.sources]),
-                "entropy": ramped(batch.progress, self.ramp) * self.entropy_weight * target_entropy(target_predictions),
+                "source": source_risk(source_predictions, known),
+                "entropy": entropy * target_entropy(target_predictions),
+                "edges": self.edge_weight * (source_risk(source_edges, known) + entropy * target_entropy(target_edges)),
                 "prototype": self.prototype_weight * self.prototype_risk(prototype_logits, seen),
                 "global": self.lambda_1 * global_alignment(graph.among, self.domains, seen=seen),
                 "local": self.lambda_2 * local_alignment(graph.distances, members),
@@ -185,7 +185,6 @@ class CRF(Method):
         """Eqs. 1-3 for weighted members ``(B, DK)``; returns prototypes (with gradient) and which are seen."""
         means, mass = class_means(queries, members)
         means, mass = means.view_as(self.prototypes), mass.view_as(self.seen)
-        means = pulled_alike(means, mass) if self.even else means
         return moving_average(self.prototypes.clone(), self.seen.clone(), means, mass, beta=self.beta)
 
     def connect(self, queries: Tensor, prototypes: Tensor, seen: Tensor) -> relation.Graph:
@@ -212,6 +211,16 @@ class CRF(Method):
                 training=self.training,
             )
         return F.log_softmax(logits, dim=1), prototype_logits
+
+    def edge_predictions(self, graph: relation.Graph, seen: Tensor) -> Tensor:
+        r"""Log-probabilities of classes by a query's edges to prototypes of all domains, ``(B, K)``; not in the paper.
+
+        .. math:: p(k \mid q) = \frac{\sum_m A_{q,mk}}{\sum_{m,k'} A_{q,mk'}}
+
+        With the weights of eq. 4 that is what MRF-MSDA predicts at the temperature :math:`2 \sigma^2` (eq. 20).
+        """
+        energies = graph.distances.view(-1, *seen.shape) * (0.5 / self.sigma**2)
+        return markov.label_posterior(markov.log_joint(energies, seen))
 
     def prototype_risk(self, logits: Tensor, seen: Tensor) -> Tensor:
         """Eq. 7."""

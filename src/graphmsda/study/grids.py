@@ -24,6 +24,7 @@ TERMS: dict[str, dict[str, tuple[str, ...]]] = {
         "local": ("lambda_2",),
         "prototype": ("prototype_weight",),
         "entropy": ("entropy_weight",),
+        "edges": ("edge_weight",),
     },
     "mrf": {
         "cls": ("classification_weight", "entropy_weight"),
