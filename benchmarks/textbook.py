@@ -86,7 +86,7 @@ class CRF(nn.Module):
         return self.head(hidden), adjacency
 
     def losses(self, embeddings: Sequence[Tensor], labels: Sequence[Tensor]) -> Terms:
-        """Eq. 15."""
+        """Eq. 15, with eqs. 8 and 9 of the queries' edges, too."""
         domains, classes, _ = self.prototypes.shape
         with torch.no_grad():
             guess = self.graph(embeddings[-1], self.prototypes)[0][:, -1]
@@ -101,7 +101,10 @@ class CRF(nn.Module):
         self.prototypes = prototypes.detach()
 
         logits, adjacency = self.graph(torch.cat(list(embeddings)), prototypes)
-        *known, target = torch.split(logits[:, -1], [len(z) for z in embeddings])
+        sizes = [len(z) for z in embeddings]
+        *known, target = torch.split(logits[:, -1], sizes)
+        votes = adjacency[:, -1, :-1].unflatten(1, (domains, classes)).sum(1).clamp(min=1e-30).log()
+        *known_edges, target_edges = torch.split(votes, sizes)
         of_prototypes = logits[:, :-1].flatten(0, 1)
         own = torch.arange(classes, device=logits.device).repeat(len(logits) * domains)
         blocks = adjacency[0, :-1, :-1].view(domains, classes, domains, classes).transpose(1, 2).reshape(domains**2, -1)
@@ -109,6 +112,7 @@ class CRF(nn.Module):
         return {
             "source": risk(known, labels),
             "entropy": entropy(target).mean() / classes,
+            "edges": risk(known_edges, labels) + entropy(target_edges).mean() / classes,
             "prototype": F.cross_entropy(of_prototypes, own),  # eq. 7
             "global": (blocks[:, None] - blocks).norm(dim=2).mean(),  # eq. 13
             "local": 0.01 / spread(prototypes) * torch.cat(away).mean(),  # eq. 14
