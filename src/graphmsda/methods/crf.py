@@ -37,9 +37,9 @@ class CRF(Method):
         lambda_2: Weight of the local alignment, eq. 14, in units of `scale`.
         prototype_weight: Weight of the prototypes' classification, eq. 7.
         entropy_weight: Weight of the target's entropy, eq. 9.
+        entropy_per_class: Divide that entropy by the number of classes, as the authors' code does.
         edge_weight: Weight of the same classification (eqs. 8 and 9) by the query's edges alone, which is not in the
             paper: as printed nothing but the local alignment asks that an edge lead to the right class.
-        entropy_per_class: Divide that entropy by the number of classes, as the authors' code does.
         pseudo_labels: Keep a target prediction as a label by its entropy (below the threshold, nats), by its
             confidence (above the threshold) or by the cited rule (confidence above 1/(1+exp(-3A)), A the accuracy on
             the sources).
@@ -61,8 +61,8 @@ class CRF(Method):
             "lambda_1": 20.0,
             "lambda_2": 0.001,
             "entropy_weight": 1.0,
-            "edge_weight": 0.0,
             "entropy_per_class": False,
+            "edge_weight": 0.0,
             "pseudo_labels": "accuracy",
             "ramp": 0.0,
             "dropout": 0.0,
@@ -87,8 +87,8 @@ class CRF(Method):
         lambda_2: float = 0.01,
         prototype_weight: float = 1.0,
         entropy_weight: float = 1.0,
-        edge_weight: float = 1.0,
         entropy_per_class: bool = True,
+        edge_weight: float = 1.0,
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,
         ramp: float = 0.3,
@@ -127,7 +127,7 @@ class CRF(Method):
         self.register_buffer("seen", torch.zeros(domains, classes, dtype=torch.bool))
 
     def losses(self, batch: Batch) -> Phase:
-        """Eq. 15: pseudo-labels by the old prototypes, then new prototypes, then the graphs."""
+        """Eq. 15 and the edges: pseudo-labels by the old prototypes, then new prototypes, then the graphs."""
         embedded = self.embed_batch(batch)
         label, guessed = guess_target(self.predict, embedded, rule=self.pseudo_labels, threshold=self.threshold)
         guessed = guessed * self.seen.any()  # with no prototype yet, nothing is believed
