@@ -231,10 +231,10 @@ def forget_target(run: Run) -> None:
             module.count[-1] = 0  # as if it had never been met
 
 
-def work(tasks: connection.Connection, log: Path) -> None:
+def work(tasks: connection.Connection, log: Path, threads: int) -> None:
     """Train the cells that come with folders until there is None, sending back rows or one line of error."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)  # warnings of libraries are not for the table
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     threading.Thread(target=stop_with_parent, daemon=True).start()
     while (given := tasks.recv()) is not None:
         try:
@@ -261,11 +261,11 @@ def stop_with_parent() -> None:
 class Worker:
     """A process that trains one cell at a time."""
 
-    def __init__(self, scratch: Path, number: int) -> None:
+    def __init__(self, scratch: Path, number: int, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.scratch, self.log = scratch, scratch / f"worker-{number}.log"
         self.tasks, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs, self.log))
+        self.process = context.Process(target=work, args=(theirs, self.log, threads))
         self.process.start()
         theirs.close()
         self.cell: Cell | None = None
@@ -309,12 +309,13 @@ def run_cells(
     Args:
         cells: What to train, in this order, but that the first cell of a method's setting goes ahead of others of it,
             if there is anything else to do: on a GPU it compiles what they then find compiled.
-        jobs: How many processes train at a time.
+        jobs: How many processes train at a time; they share out the machine's cores.
         deadline: When to stop, on the clock of `time.monotonic`.
         scratch: A folder for what is being trained. Cells that another call with the same folder did not finish go on.
         commit: What the code is: cells of another commit begin anew.
     """
     waiting, started = list(cells), 0
+    threads = max(1, (os.cpu_count() or 1) // jobs)
     known: set[tuple[str, str]] = set()  # methods and settings of which a cell has finished
     workers: list[Worker] = []
     try:
@@ -324,7 +325,7 @@ def run_cells(
                 if free is None:
                     if len(workers) == jobs:
                         break
-                    free, started = Worker(scratch, started), started + 1
+                    free, started = Worker(scratch, started, threads), started + 1
                     workers.append(free)
                 begun = {worker.cell.code for worker in workers if worker.cell is not None} - known
                 first = next((number for number, cell in enumerate(waiting) if cell.code not in begun), 0)

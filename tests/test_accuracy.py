@@ -267,10 +267,11 @@ def test_first_cell_of_a_method_goes_ahead(tmp_path: Path, monkeypatch: pytest.M
     given: list[str] = []
 
     class AtOnce:
-        def __init__(self, scratch: Path, number: int) -> None:
+        def __init__(self, scratch: Path, number: int, threads: int) -> None:
             self.tasks, self.theirs = multiprocessing.Pipe()
             self.process = multiprocessing.current_process()
             self.cell: cells.Cell | None = None
+            assert threads == max(1, (os.cpu_count() or 1) // 2), "as many as each of two processes can have"
 
         def give(self, cell: cells.Cell, commit: str) -> None:
             self.cell = cell
