@@ -28,6 +28,7 @@ from graphmsda.data import demo
 from graphmsda.data.benchmarks.catalogue import find_benchmark
 from graphmsda.data.named import NamedTask, find_task
 from graphmsda.engine.settings import Settings
+from graphmsda.forked import cores
 from graphmsda.norm import DomainBatchNorm
 from graphmsda.rehearsal import Sources, load_sources, rehearsals
 from graphmsda.run import Run
@@ -315,7 +316,7 @@ def run_cells(
         commit: What the code is: cells of another commit begin anew.
     """
     waiting, started = list(cells), 0
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, cores() // jobs)
     known: set[tuple[str, str]] = set()  # methods and settings of which a cell has finished
     workers: list[Worker] = []
     try:
