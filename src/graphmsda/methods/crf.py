@@ -12,6 +12,7 @@ from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
 from graphmsda.graphs import markov, relation
 from graphmsda.graphs.constraints import global_alignment, local_alignment, prototype_risk, source_risk, target_entropy
+from graphmsda.graphs.many_classes import bandwidth, entropy_share
 from graphmsda.graphs.prototypes import class_means, distance_scale, moving_average, one_hot, squared_distances
 from graphmsda.methods.base import Method, Phase, Predictor, ramped, require
 from graphmsda.methods.guess import Rule, guess_target
@@ -27,7 +28,8 @@ class CRF(Method):
     (eqs. 1-3), the target's by pseudo-labels. docs/fidelity.md says where this departs from the printed paper.
 
     Args:
-        sigma: Bandwidth of the kernel, in units of `scale`.
+        sigma: Bandwidth of the kernel, in units of `scale`. Relative ones are for up to ten classes; for more the
+            kernel is made narrower (`graphmsda.graphs.many_classes.bandwidth`).
         scale: Squared distances are divided by the mean squared distance between prototypes (relative), by the number
             of dimensions (mean, as in the authors' code) or by nothing (sum, as printed).
         normalise: Normalisation of the adjacency matrix inside the graph convolutions.
@@ -37,7 +39,7 @@ class CRF(Method):
         lambda_2: Weight of the local alignment, eq. 14, in units of `scale`.
         prototype_weight: Weight of the prototypes' classification, eq. 7.
         entropy_weight: Weight of the target's entropy, eq. 9.
-        entropy_per_class: Divide that entropy by the number of classes, as the authors' code does.
+        entropy_per_class: Divide that entropy by the number of classes, as the authors' code does, but by ten at most.
         edge_weight: Weight of the same classification (eqs. 8 and 9) by the query's edges alone, which is not in the
             paper: as printed nothing but the local alignment asks that an edge lead to the right class.
         pseudo_labels: Keep a target prediction as a label by its entropy (below the threshold, nats), by its
@@ -51,7 +53,7 @@ class CRF(Method):
             them is the classifier, as in the authors' code.
     """
 
-    version = 2  # in the first one the hidden layer was as wide as the embedding
+    version = 3  # 1: the hidden layer was as wide as the embedding; 2: the bandwidth did not depend on classes
     presets: ClassVar = {
         "paper": {
             "sigma": 0.005,
@@ -113,10 +115,11 @@ class CRF(Method):
         }
         for name, value in weights.items():
             require(value >= 0, name, value, "a number not below 0")
-        self.sigma, self.scale, self.normalise, self.two_way = sigma, scale, normalise, two_way
+        self.sigma = bandwidth(sigma, classes) if scale == "relative" else sigma
+        self.scale, self.normalise, self.two_way = scale, normalise, two_way
         self.beta = beta
         self.lambda_1, self.lambda_2, self.prototype_weight = lambda_1, lambda_2, prototype_weight
-        self.entropy_weight = entropy_weight / classes if entropy_per_class else entropy_weight
+        self.entropy_weight = entropy_weight * (entropy_share(classes) if entropy_per_class else 1.0)
         self.edge_weight = edge_weight
         self.pseudo_labels, self.threshold, self.dropout = pseudo_labels, threshold, dropout
         d = backbone.features

@@ -11,6 +11,7 @@ from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch
 from graphmsda.graphs import markov
 from graphmsda.graphs.constraints import class_imbalance, source_risk, target_entropy
+from graphmsda.graphs.many_classes import entropy_share
 from graphmsda.graphs.prototypes import class_means, distance_scale, one_hot
 from graphmsda.methods.base import Method, Phase, Predictor, ramped, require
 from graphmsda.methods.guess import Rule, guess_target
@@ -40,7 +41,7 @@ class MRF(Method):
         wrong_edges: Negative networks by a wrong edge between prototypes, N_2 of Sec. 5.1; the K - 1 that link the
             query to another class are always taken.
         entropy_weight: Weight of the target's entropy, eq. 9.
-        entropy_per_class: Divide that entropy by the number of classes.
+        entropy_per_class: Divide that entropy by the number of classes, by ten at most.
         balance_weight: Weight of the imbalance of classes among the target's predictions, which is not in the paper:
             entropy alone is as low where one class takes everything. Divided like the entropy.
         pseudo_labels: Keep a target prediction as a label by its entropy (below the threshold, nats), by its
@@ -103,7 +104,7 @@ class MRF(Method):
         self.tau, self.scale, self.alpha, self.likelihood = tau, scale, alpha, likelihood
         self.clique_weight, self.wrong_edges = clique_weight, wrong_edges
         self.classification_weight = classification_weight
-        share = 1 / classes if entropy_per_class else 1.0
+        share = entropy_share(classes) if entropy_per_class else 1.0
         self.entropy_weight, self.balance_weight = share * entropy_weight, share * balance_weight
         self.pseudo_labels, self.threshold, self.start = pseudo_labels, threshold, start
         self.prototypes = nn.Parameter(torch.randn(domains, classes, backbone.features) * 0.0128)

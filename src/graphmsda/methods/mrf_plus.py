@@ -21,7 +21,7 @@ class MRFPlus(MRF):
     r"""MRF+: MRF-MSDA taught by its own average, after Mean Teacher (NeurIPS 2017) and FixMatch (NeurIPS 2020).
 
     .. math:: \min_{f,\mathbb C} L_{cls} + \alpha L_{MLE}(r w) + \frac{u \, r}{|B_T|} \sum_{q \in B_T} w_q \,
-              \bigl(- \log p(y = \hat y_q \mid \text{strong view of } q) \bigr) + \frac{v \, r}{K} L_{balance}
+              \bigl(- \log p(y = \hat y_q \mid \text{strong view of } q) \bigr) + \frac{v \, r}{\min(K, 10)} L_{balance}
 
     The teacher is the moving average of the model. Its joint likelihood, summed over domains (eq. 20), reads a weak
     view of each target image and gives the label :math:`\hat y_q` and, above a confidence, the weight
