@@ -28,12 +28,11 @@ def bandwidth(sigma: float, classes: int) -> float:
     .. math:: (K - 1) \, e^{-1 / (2 \sigma_K^2)} = 9 \, e^{-1 / (2 \sigma^2)}, \qquad K > 10
 
     In units of the prototypes' spread the squared distance to a prototype of another class is about 1, so either side
-    is what a query hears from all the other classes of a domain; up to ten classes ``sigma`` is taken as it is. A wide
-    kernel, which lets classes speak to each other all the same, is narrowed least.
+    is what a query hears from all the other classes of a domain; up to ten classes ``sigma`` is taken as it is.
 
     >>> bandwidth(0.3, 10), round(bandwidth(0.3, 345), 3)
     (0.3, 0.233)
     """
     if classes <= FEW:
         return sigma
-    return (sigma**-2 + 2 * math.log((classes - 1) / (FEW - 1))) ** -0.5
+    return 1 / math.sqrt(1 / (sigma * sigma) + 2 * math.log((classes - 1) / (FEW - 1)))
