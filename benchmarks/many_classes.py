@@ -17,7 +17,9 @@ import math
 import multiprocessing
 import os
 import re
+import shlex
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -141,15 +143,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     done = {key_of(row) for row in rows}
     todo = [cell for cell in cells(given) if (*cell[:2], *cell[3:]) not in done]
-    made = origin() | {"date": time.strftime("%Y-%m-%d")}
+    command = shlex.join(["python", "benchmarks/many_classes.py", *(arguments or sys.argv[1:])])
+    made = {"command": command, **origin(), "date": time.strftime("%Y-%m-%d")}
     made["hardware"] += f", {given.jobs} processes of one thread"
     os.environ["OMP_NUM_THREADS"] = "1"
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        for row in pool.imap_unordered(train, todo):
+        for number, row in enumerate(pool.imap_unordered(train, todo), 1):
             rows.append(row | made)
             given.out.write_text(dumps({"runs": rows}) + "\n")
             print(f"{row['setting']}, {row['classes']} classes -> {row['playing']}: {100 * row['accuracy']:.1f} %, "
-                  f"{row['seconds']:.0f} s, {len(todo)} in all", flush=True)  # fmt: skip
+                  f"{row['seconds']:.0f} s, {number} of {len(todo)}", flush=True)  # fmt: skip
     print("\n".join(table([row for row in rows if row["classes"] in given.classes])))
 
 
