@@ -64,7 +64,10 @@ class SourceOnly(nn.Module):
 
 
 class CRF(nn.Module):
-    """Sec. 3: a graph of n + 1 nodes for each query, two graph convolutions and a linear classifier."""
+    """Sec. 3: a graph of n + 1 nodes for each query, two graph convolutions and a linear classifier.
+
+    The classifier reads the embedding without shaping it (``graph_teaches`` of the package's is false).
+    """
 
     needs_target = True
     prototypes: Tensor
@@ -77,10 +80,10 @@ class CRF(nn.Module):
         self.register_buffer("prototypes", torch.randn(domains, classes, features))
 
     def graph(self, queries: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
-        """Eqs. 4-6: class scores of all nodes, the query the last, and the adjacency."""
+        """Eqs. 4-6: class scores of all nodes, the query the last, as constants of the embedding, and the adjacency."""
         nodes = torch.cat([prototypes.flatten(0, 1).expand(len(queries), -1, -1), queries[:, None]], dim=1)
         adjacency = torch.exp(-squared_distances(nodes, nodes) / (2 * self.sigma**2 * spread(prototypes)))
-        weights = normalised(adjacency)
+        weights, nodes = normalised(adjacency.detach()), nodes.detach()
         hidden = self.dropout(F.relu(weights @ F.linear(nodes, self.one.weight) + self.one.bias))
         hidden = F.relu(weights @ F.linear(hidden, self.two.weight) + self.two.bias)
         return self.head(hidden), adjacency

@@ -222,6 +222,34 @@ def test_edges_are_classified_by_hand() -> None:
     assert values(phase)["edges"] == pytest.approx(2 * float(risk + 3 * uncertain), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("graph_teaches", "edge_weight", "taught"), [(False, 1.0, False), (True, 1.0, True), (False, 0.0, True)]
+)
+def test_the_graph_shapes_the_embedding_where_it_teaches(graph_teaches: bool, edge_weight: float, taught: bool) -> None:
+    method = new(graph_teaches=graph_teaches, edge_weight=edge_weight, ramp=0.0)
+    step(method, batch())
+    phase = one_phase(method, batch(1))
+    shaped = method.backbone.body[1].weight
+    layers = [method.convolution_1.weight, method.convolution_2.weight, method.classifier.weight]
+
+    def pull(term: str) -> list[bool]:
+        found = torch.autograd.grad(phase.terms[term], [shaped, *layers], retain_graph=True, allow_unused=True)
+        return [gradient is not None and bool(gradient.any()) for gradient in found]
+
+    for term in ("source", "entropy", "prototype"):
+        assert pull(term) == [taught, True, True, True]
+    assert pull("edges") == [edge_weight > 0, False, False, False]
+    assert pull("global") == [True, False, False, False]
+
+
+def test_whether_the_graph_teaches_changes_no_value() -> None:
+    found = []
+    for graph_teaches in (False, True):
+        method = new(graph_teaches=graph_teaches)
+        found.append([values(one_phase(method, batch(seed))) for seed in range(2)])
+    assert found[0] == found[1]
+
+
 def test_the_local_term_is_eq_14_by_hand() -> None:
     method, given = new(lambda_2=1.0, scale="sum", sigma=5.0), batch()
     embedded = new(lambda_2=1.0, scale="sum", sigma=5.0).embed_batch(given)

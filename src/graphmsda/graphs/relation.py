@@ -101,6 +101,11 @@ def connect(queries: Tensor, prototypes: Tensor, seen: Tensor, *, sigma: float, 
     return Graph(prototypes, distances, edges, adjacency(among, sigma=sigma) * (seen[:, None] & seen))
 
 
+def detach(graph: Graph) -> Graph:
+    """Return the same graph as a constant, through which no gradient passes."""
+    return Graph(*(part.detach() for part in graph))
+
+
 def node_logits(
     queries: Tensor,
     graph: Graph,

@@ -42,6 +42,8 @@ class CRF(Method):
         entropy_per_class: Divide that entropy by the number of classes, as the authors' code does, but by ten at most.
         edge_weight: Weight of the same classification (eqs. 8 and 9) by the query's edges alone, which is not in the
             paper: as printed nothing but the local alignment asks that an edge lead to the right class.
+        graph_teaches: Whether the graph's classification (eqs. 7 to 9) shapes the embedding, as printed, or only reads
+            it, which is then shaped by the edges and the alignment. Without the edges' classification it always does.
         pseudo_labels: Keep a target prediction as a label by its entropy (below the threshold, nats), by its
             confidence (above the threshold) or by the cited rule (confidence above 1/(1+exp(-3A)), A the accuracy on
             the sources).
@@ -65,6 +67,7 @@ class CRF(Method):
             "entropy_weight": 1.0,
             "entropy_per_class": False,
             "edge_weight": 0.0,
+            "graph_teaches": True,
             "pseudo_labels": "accuracy",
             "ramp": 0.0,
             "dropout": 0.0,
@@ -91,6 +94,7 @@ class CRF(Method):
         entropy_weight: float = 1.0,
         entropy_per_class: bool = True,
         edge_weight: float = 1.0,
+        graph_teaches: bool = False,
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,
         ramp: float = 0.3,
@@ -120,7 +124,7 @@ class CRF(Method):
         self.beta = beta
         self.lambda_1, self.lambda_2, self.prototype_weight = lambda_1, lambda_2, prototype_weight
         self.entropy_weight = entropy_weight * (entropy_share(classes) if entropy_per_class else 1.0)
-        self.edge_weight = edge_weight
+        self.edge_weight, self.graph_teaches = edge_weight, graph_teaches or edge_weight == 0
         self.pseudo_labels, self.threshold, self.dropout = pseudo_labels, threshold, dropout
         d = backbone.features
         self.convolution_1 = nn.Linear(d, min(d, hidden))
@@ -142,7 +146,8 @@ class CRF(Method):
         members = one_hot(domains * self.classes + labels, self.domains * self.classes, weight, dtype=queries.dtype)
         prototypes, seen = self.new_prototypes(queries, members)
         graph = self.connect(queries, prototypes, seen)
-        predictions, prototype_logits = self.classify(queries, graph, dropout=self.dropout)
+        read = (queries, graph) if self.graph_teaches else (queries.detach(), relation.detach(graph))
+        predictions, prototype_logits = self.classify(*read, dropout=self.dropout)
         *source_predictions, target_predictions = torch.split(predictions, sizes)
         *source_edges, target_edges = torch.split(self.edge_predictions(graph, seen), sizes)
         entropy = ramp * self.entropy_weight
