@@ -78,6 +78,7 @@ class CRF(nn.Module):
         self.one, self.two = nn.Linear(features, hidden), nn.Linear(hidden, features)
         self.head, self.dropout, self.sigma = nn.Linear(features, classes), nn.Dropout(dropout), sigma
         self.register_buffer("prototypes", torch.randn(domains, classes, features))
+        self.edge_prototypes = nn.Parameter(torch.randn(domains, classes, features))
 
     def graph(self, queries: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
         """Eqs. 4-6: class scores of all nodes, the query the last, as constants of the embedding, and the adjacency."""
@@ -106,7 +107,9 @@ class CRF(nn.Module):
         logits, adjacency = self.graph(torch.cat(list(embeddings)), prototypes)
         sizes = [len(z) for z in embeddings]
         *known, target = torch.split(logits[:, -1], sizes)
-        votes = adjacency[:, -1, :-1].unflatten(1, (domains, classes)).sum(1).clamp(min=1e-30).log()
+        unit = 2 * self.sigma**2 * spread(self.edge_prototypes)
+        away = squared_distances(torch.cat(list(embeddings)), self.edge_prototypes.flatten(0, 1)) / unit
+        votes = (-away).unflatten(1, (domains, classes)).logsumexp(1)
         *known_edges, target_edges = torch.split(votes, sizes)
         of_prototypes = logits[:, :-1].flatten(0, 1)
         own = torch.arange(classes, device=logits.device).repeat(len(logits) * domains)

@@ -45,8 +45,8 @@ def given(batch: int = 9) -> Batch:
 def ours(name: str, **parameters: Any) -> Method:
     method = growth.graph_alone(name, CLASSES, SOURCES + 1, FEATURES, **parameters)
     method.backbone.mixed = None  # the textbook's is float32
-    for other in ("seen", "prototypes"):
-        if hasattr(method, other):
+    for other in ("seen", "prototypes", "edge_prototypes"):
+        if getattr(method, other, None) is not None:
             getattr(method, other).data.copy_(torch.ones(()) if other == "seen" else places())
     return method
 
@@ -63,8 +63,9 @@ def terms_of(method: Method, batch: Batch) -> dict[str, Tensor]:
 def both(name: str, theirs: nn.Module, method: Method) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
     batch = given()
     with torch.no_grad():
-        if hasattr(theirs, "prototypes"):
-            theirs.prototypes.copy_(places())
+        for name_of_places in ("prototypes", "edge_prototypes"):
+            if hasattr(theirs, name_of_places):
+                getattr(theirs, name_of_places).copy_(places())
         x = [*(part.x for part in batch.sources), *([batch.target] if name != "source-only" else [])]
         return [(theirs.losses(x, [part.y for part in batch.sources]), terms_of(method, batch))]  # type: ignore[operator]
 

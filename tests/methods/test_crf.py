@@ -250,6 +250,36 @@ def test_whether_the_graph_teaches_changes_no_value() -> None:
     assert found[0] == found[1]
 
 
+def test_edges_may_lead_to_prototypes_that_are_learned() -> None:
+    method, averages = new(ramp=0.0), new(ramp=0.0, learn_edges=False)
+    assert averages.edge_prototypes is None and new(edge_weight=0.0).edge_prototypes is None
+    learned = method.edge_prototypes
+    assert learned is not None
+    first, same = one_phase(method, batch()), one_phase(averages, batch())
+    assert values(first) == pytest.approx(values(same), rel=1e-5)  # they start at the first class means
+    assert torch.equal(learned[:-1], method.prototypes[:-1])
+    (pull,) = torch.autograd.grad(first.terms["edges"], learned)
+    with torch.no_grad():
+        learned += 0.1 * torch.randn(learned.shape, generator=torch.Generator().manual_seed(3))
+    kept = learned.detach().clone()
+    second = one_phase(method, batch(1))
+    assert pull[:-1].any() and torch.equal(learned[:-1], kept[:-1])
+    assert not torch.equal(learned[:-1], method.prototypes[:-1])
+
+    given = new(ramp=0.0).embed_batch(batch(1))
+    seen = method.seen.clone()
+    unit = 2 * method.sigma**2 * float(distance_scale(learned, seen, reading="relative"))
+    total = 0.0
+    for z, y in [(z, int(y)) for part in given.sources for z, y in zip(part.x, part.y, strict=True)]:
+        share = torch.stack([torch.exp(-(z - c).square().sum() / unit) for c in learned.detach().flatten(0, 1)])
+        share = (share * seen.flatten()).view(DOMAINS, CLASSES).sum(0)
+        total -= float((share[y] / share.sum()).log().detach()) / sum(len(part.y) for part in given.sources)
+    entropy = [torch.exp(-(z - learned.detach()).square().sum(2) / unit) * seen for z in given.target]
+    chances = [one.sum(0) / one.sum() for one in entropy]
+    target = sum(-float((p * p.clamp(min=1e-30).log()).sum().detach()) for p in chances) / len(chances) / CLASSES
+    assert values(second)["edges"] == pytest.approx(total + target, rel=1e-3)
+
+
 def test_the_local_term_is_eq_14_by_hand() -> None:
     method, given = new(lambda_2=1.0, scale="sum", sigma=5.0), batch()
     embedded = new(lambda_2=1.0, scale="sum", sigma=5.0).embed_batch(given)

@@ -27,7 +27,7 @@ def build_optimiser(method: nn.Module, settings: Settings) -> torch.optim.Optimi
     parts: dict[str, list[nn.Parameter]] = {"backbone": [], "head": [], "prototypes": []}
     for name, parameter in method.named_parameters():
         last = name.split(".")[-1]
-        part = "prototypes" if last == "prototypes" else "backbone" if id(parameter) in networks else "head"
+        part = "prototypes" if last.endswith("prototypes") else "backbone" if id(parameter) in networks else "head"
         parts[part].append(parameter)
     rate = torch.tensor(settings.lr, device=next(method.parameters()).device)
     groups = [

@@ -42,6 +42,7 @@ class CRF(Method):
         entropy_per_class: Divide that entropy by the number of classes, as the authors' code does, but by ten at most.
         edge_weight: Weight of the same classification (eqs. 8 and 9) by the query's edges alone, which is not in the
             paper: as printed nothing but the local alignment asks that an edge lead to the right class.
+        learn_edges: Whether those edges lead to prototypes that are learned, as MRF-MSDA's are, or to the moving averages.
         graph_teaches: Whether the graph's classification (eqs. 7 to 9) shapes the embedding, as printed, or only reads
             it, which is then shaped by the edges and the alignment. Without the edges' classification it always does.
         pseudo_labels: Keep a target prediction as a label by its entropy (below the threshold, nats), by its
@@ -67,6 +68,7 @@ class CRF(Method):
             "entropy_weight": 1.0,
             "entropy_per_class": False,
             "edge_weight": 0.0,
+            "learn_edges": False,
             "graph_teaches": True,
             "pseudo_labels": "accuracy",
             "ramp": 0.0,
@@ -94,6 +96,7 @@ class CRF(Method):
         entropy_weight: float = 1.0,
         entropy_per_class: bool = True,
         edge_weight: float = 1.0,
+        learn_edges: bool = True,
         graph_teaches: bool = False,
         pseudo_labels: Rule = "entropy",
         threshold: float = 0.5,
@@ -132,6 +135,7 @@ class CRF(Method):
         self.classifier = nn.Linear(d, classes) if own_classifier else None
         self.register_buffer("prototypes", torch.zeros(domains, classes, d))
         self.register_buffer("seen", torch.zeros(domains, classes, dtype=torch.bool))
+        self.edge_prototypes = nn.Parameter(torch.zeros(domains, classes, d)) if learn_edges and edge_weight else None
 
     def losses(self, batch: Batch) -> Phase:
         """Eq. 15 and the edges: pseudo-labels by the old prototypes, then new prototypes, then the graphs."""
@@ -149,7 +153,7 @@ class CRF(Method):
         read = (queries, graph) if self.graph_teaches else (queries.detach(), relation.detach(graph))
         predictions, prototype_logits = self.classify(*read, dropout=self.dropout)
         *source_predictions, target_predictions = torch.split(predictions, sizes)
-        *source_edges, target_edges = torch.split(self.edge_predictions(graph, seen), sizes)
+        *source_edges, target_edges = torch.split(self.edge_predictions(queries, graph, prototypes, seen), sizes)
         entropy = ramp * self.entropy_weight
         return Phase(
             {
@@ -220,14 +224,22 @@ class CRF(Method):
             )
         return F.log_softmax(logits, dim=1), prototype_logits
 
-    def edge_predictions(self, graph: relation.Graph, seen: Tensor) -> Tensor:
+    def edge_predictions(self, queries: Tensor, graph: relation.Graph, prototypes: Tensor, seen: Tensor) -> Tensor:
         r"""Log-probabilities of classes by a query's edges to prototypes of all domains, ``(B, K)``; not in the paper.
 
         .. math:: p(k \mid q) = \frac{\sum_m A_{q,mk}}{\sum_{m,k'} A_{q,mk'}}
 
-        With the weights of eq. 4 that is what MRF-MSDA predicts at the temperature :math:`2 \sigma^2` (eq. 20).
+        With the weights of eq. 4 that is what MRF-MSDA predicts at the temperature :math:`2 \sigma^2` (eq. 20). The
+        prototypes are those of the graph or, as there, parameters that start at the first class mean met.
         """
-        energies = graph.distances.view(-1, *seen.shape) * (0.5 / self.sigma**2)
+        if self.edge_prototypes is None:
+            energies = graph.distances.view(-1, *seen.shape) * (0.5 / self.sigma**2)
+        else:
+            with torch.no_grad():
+                first = (seen & ~self.seen)[..., None]
+                self.edge_prototypes.copy_(torch.where(first, prototypes, self.edge_prototypes))
+            scale = distance_scale(self.edge_prototypes, seen, reading=self.scale)
+            energies = markov.energies(queries, self.edge_prototypes, temperature=2 * self.sigma**2 * scale)
         return markov.label_posterior(markov.log_joint(energies, seen))
 
     def prototype_risk(self, logits: Tensor, seen: Tensor) -> Tensor:
