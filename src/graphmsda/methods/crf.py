@@ -90,7 +90,7 @@ class CRF(Method):
         normalise: Literal["symmetric", "row", "none"] = "symmetric",
         two_way: bool = True,
         beta: float = 0.4,
-        lambda_1: float = 1.0,
+        lambda_1: float = 0.3,
         lambda_2: float = 0.01,
         prototype_weight: float = 1.0,
         entropy_weight: float = 1.0,
