@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -236,6 +237,7 @@ def work(tasks: connection.Connection, log: Path, threads: int) -> None:
     """Train the cells that come with folders until there is None, sending back rows or one line of error."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)  # warnings of libraries are not for the table
     torch.set_num_threads(threads)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # outside `fit` too, so that a cell's minutes are kept
     threading.Thread(target=stop_with_parent, daemon=True).start()
     while (given := tasks.recv()) is not None:
         try:

@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -253,6 +254,29 @@ def test_a_cell_stops_when_the_command_is_killed(tmp_path: Path) -> None:
         process.kill()
     assert eventually(lambda: any(keep.glob("*.minutes"))), "written by a worker that stops"
     assert any(keep.glob("*/checkpoint/state.safetensors"))
+
+
+def test_a_cell_that_is_stopped_while_it_is_scored_keeps_its_minutes(tmp_path: Path) -> None:
+    """Training is over then, so that nobody but the worker itself listens to the signal."""
+    script = f"""
+        import sys, multiprocessing, os, signal, time
+        sys.path[:0] = [{str(ROOT / "benchmarks")!r}, {str(ROOT)!r}]
+        import cells
+        from pathlib import Path
+
+        def train(cell, out):
+            with cells.counted(out):
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(60)
+
+        cells.train_cell, cells.stop_with_parent = train, lambda: None
+        ours, theirs = multiprocessing.Pipe()
+        ours.send((None, Path({str(tmp_path / "minutes")!r})))
+        cells.work(theirs, Path({str(tmp_path / "log")!r}), 1)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=120)
+    assert done.returncode == 143
+    assert float((tmp_path / "minutes").read_text()) > 0
 
 
 def eventually(condition: Callable[[], bool], patience: float = 120.0) -> bool:
