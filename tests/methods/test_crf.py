@@ -252,7 +252,8 @@ def test_whether_the_graph_teaches_changes_no_value() -> None:
 
 def test_edges_may_lead_to_prototypes_that_are_learned() -> None:
     method, averages = new(ramp=0.0), new(ramp=0.0, learn_edges=False)
-    assert averages.edge_prototypes is None and new(edge_weight=0.0).edge_prototypes is None
+    assert averages.edge_prototypes is None
+    assert new(edge_weight=0.0).edge_prototypes is None
     learned = method.edge_prototypes
     assert learned is not None
     first, same = one_phase(method, batch()), one_phase(averages, batch())
@@ -263,7 +264,8 @@ def test_edges_may_lead_to_prototypes_that_are_learned() -> None:
         learned += 0.1 * torch.randn(learned.shape, generator=torch.Generator().manual_seed(3))
     kept = learned.detach().clone()
     second = one_phase(method, batch(1))
-    assert pull[:-1].any() and torch.equal(learned[:-1], kept[:-1])
+    assert pull[:-1].any()
+    assert torch.equal(learned[:-1], kept[:-1])
     assert not torch.equal(learned[:-1], method.prototypes[:-1])
 
     given = new(ramp=0.0).embed_batch(batch(1))

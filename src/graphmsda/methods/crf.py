@@ -42,7 +42,8 @@ class CRF(Method):
         entropy_per_class: Divide that entropy by the number of classes, as the authors' code does, but by ten at most.
         edge_weight: Weight of the same classification (eqs. 8 and 9) by the query's edges alone, which is not in the
             paper: as printed nothing but the local alignment asks that an edge lead to the right class.
-        learn_edges: Whether those edges lead to prototypes that are learned, as MRF-MSDA's are, or to the moving averages.
+        learn_edges: Whether that classification takes edges to prototypes that are learned, as MRF-MSDA's are, or those
+            of the graph, to the moving averages.
         graph_teaches: Whether the graph's classification (eqs. 7 to 9) shapes the embedding, as printed, or only reads
             it, which is then shaped by the edges and the alignment. Without the edges' classification it always does.
         pseudo_labels: Keep a target prediction as a label by its entropy (below the threshold, nats), by its
@@ -56,7 +57,9 @@ class CRF(Method):
             them is the classifier, as in the authors' code.
     """
 
-    version = 3  # 1: the hidden layer was as wide as the embedding; 2: the bandwidth did not depend on classes
+    # 1: the hidden layer was as wide as the embedding; 2: the bandwidth did not depend on classes; 3: the edges led to
+    # the moving averages.
+    version = 4
     presets: ClassVar = {
         "paper": {
             "sigma": 0.005,
@@ -138,7 +141,10 @@ class CRF(Method):
         self.edge_prototypes = nn.Parameter(torch.zeros(domains, classes, d)) if learn_edges and edge_weight else None
 
     def losses(self, batch: Batch) -> Phase:
-        """Eq. 15 and the edges: pseudo-labels by the old prototypes, then new prototypes, then the graphs."""
+        """Eq. 15 and the edges: pseudo-labels by the old prototypes, then new prototypes, then the graphs.
+
+        Unless the graph teaches, eqs. 7 to 9 of its predictions train its own layers alone.
+        """
         embedded = self.embed_batch(batch)
         label, guessed = guess_target(self.predict, embedded, rule=self.pseudo_labels, threshold=self.threshold)
         guessed = guessed * self.seen.any()  # with no prototype yet, nothing is believed
@@ -149,11 +155,12 @@ class CRF(Method):
         weight = torch.cat([guessed.new_ones(sum(sizes[:-1])), ramp * guessed])
         members = one_hot(domains * self.classes + labels, self.domains * self.classes, weight, dtype=queries.dtype)
         prototypes, seen = self.new_prototypes(queries, members)
+        self.meet(prototypes, seen)
         graph = self.connect(queries, prototypes, seen)
         read = (queries, graph) if self.graph_teaches else (queries.detach(), relation.detach(graph))
         predictions, prototype_logits = self.classify(*read, dropout=self.dropout)
         *source_predictions, target_predictions = torch.split(predictions, sizes)
-        *source_edges, target_edges = torch.split(self.edge_predictions(queries, graph, prototypes, seen), sizes)
+        *source_edges, target_edges = torch.split(self.edge_predictions(queries, graph, seen), sizes)
         entropy = ramp * self.entropy_weight
         return Phase(
             {
@@ -224,23 +231,27 @@ class CRF(Method):
             )
         return F.log_softmax(logits, dim=1), prototype_logits
 
-    def edge_predictions(self, queries: Tensor, graph: relation.Graph, prototypes: Tensor, seen: Tensor) -> Tensor:
+    def edge_predictions(self, queries: Tensor, graph: relation.Graph, seen: Tensor) -> Tensor:
         r"""Log-probabilities of classes by a query's edges to prototypes of all domains, ``(B, K)``; not in the paper.
 
         .. math:: p(k \mid q) = \frac{\sum_m A_{q,mk}}{\sum_{m,k'} A_{q,mk'}}
 
         With the weights of eq. 4 that is what MRF-MSDA predicts at the temperature :math:`2 \sigma^2` (eq. 20). The
-        prototypes are those of the graph or, as there, parameters that start at the first class mean met.
+        prototypes are those of the graph or, as there, parameters.
         """
         if self.edge_prototypes is None:
             energies = graph.distances.view(-1, *seen.shape) * (0.5 / self.sigma**2)
         else:
-            with torch.no_grad():
-                first = (seen & ~self.seen)[..., None]
-                self.edge_prototypes.copy_(torch.where(first, prototypes, self.edge_prototypes))
             scale = distance_scale(self.edge_prototypes, seen, reading=self.scale)
             energies = markov.energies(queries, self.edge_prototypes, temperature=2 * self.sigma**2 * scale)
         return markov.label_posterior(markov.log_joint(energies, seen))
+
+    @torch.no_grad()
+    def meet(self, prototypes: Tensor, seen: Tensor) -> None:
+        """Let the edges' prototypes whose first samples these are start where the graph's do."""
+        if self.edge_prototypes is not None:
+            first = (seen & ~self.seen)[..., None]
+            self.edge_prototypes.copy_(torch.where(first, prototypes, self.edge_prototypes))
 
     def prototype_risk(self, logits: Tensor, seen: Tensor) -> Tensor:
         """Eq. 7."""
