@@ -120,7 +120,7 @@ class CRF(nn.Module):
             "entropy": entropy(target).mean() / classes,
             "edges": risk(known_edges, labels) + entropy(target_edges).mean() / classes,
             "prototype": F.cross_entropy(of_prototypes, own),  # eq. 7
-            "global": (blocks[:, None] - blocks).norm(dim=2).mean(),  # eq. 13
+            "global": 0.3 * (blocks[:, None] - blocks).norm(dim=2).mean(),  # eq. 13
             "local": 0.01 / spread(prototypes) * torch.cat(away).mean(),  # eq. 14
         }
 
