@@ -42,8 +42,8 @@ class CRF(Method):
         entropy_per_class: Divide that entropy by the number of classes, as the authors' code does, but by ten at most.
         edge_weight: Weight of the same classification (eqs. 8 and 9) by the query's edges alone, which is not in the
             paper: as printed nothing but the local alignment asks that an edge lead to the right class.
-        learn_edges: Whether that classification is of edges to prototypes that are learned, as MRF-MSDA's are, or of the
-            graph's own edges, to the moving averages.
+        learn_edges: Whether that classification is of edges to prototypes that are learned, as MRF-MSDA's are, or of
+            the graph's own edges, to the moving averages.
         graph_teaches: Whether the graph's classification (eqs. 7 to 9) shapes the embedding, as printed, or only reads
             it, which is then shaped by the edges and the alignment. Without the edges' classification it always does.
         pseudo_labels: Keep a target prediction as a label by its entropy (below the threshold, nats), by its
