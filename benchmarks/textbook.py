@@ -108,8 +108,8 @@ class CRF(nn.Module):
         sizes = [len(z) for z in embeddings]
         *known, target = torch.split(logits[:, -1], sizes)
         unit = 2 * self.sigma**2 * spread(self.edge_prototypes)
-        away = squared_distances(torch.cat(list(embeddings)), self.edge_prototypes.flatten(0, 1)) / unit
-        votes = (-away).unflatten(1, (domains, classes)).logsumexp(1)
+        energies = squared_distances(torch.cat(list(embeddings)), self.edge_prototypes.flatten(0, 1)) / unit
+        votes = (-energies).unflatten(1, (domains, classes)).logsumexp(1)
         *known_edges, target_edges = torch.split(votes, sizes)
         of_prototypes = logits[:, :-1].flatten(0, 1)
         own = torch.arange(classes, device=logits.device).repeat(len(logits) * domains)

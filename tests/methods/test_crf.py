@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from graphmsda.backbones import build_backbone
+from graphmsda.engine.optim import build_optimiser
+from graphmsda.engine.settings import Settings
 from graphmsda.graphs.prototypes import distance_scale
 from graphmsda.methods import complete_parameters
 from graphmsda.methods.crf import CRF
@@ -280,6 +282,13 @@ def test_edges_may_lead_to_prototypes_that_are_learned() -> None:
     chances = [one.sum(0) / one.sum() for one in entropy]
     target = sum(-float((p * p.clamp(min=1e-30).log()).sum().detach()) for p in chances) / len(chances) / CLASSES
     assert values(second)["edges"] == pytest.approx(total + target, rel=1e-3)
+
+
+def test_learned_edges_take_no_weight_decay() -> None:
+    method = new()
+    groups = build_optimiser(method, Settings(lr=0.01, weight_decay=0.1)).param_groups
+    (spared,) = [group["params"] for group in groups if group["weight_decay"] == 0]
+    assert [parameter is method.edge_prototypes for parameter in spared] == [True]
 
 
 def test_the_local_term_is_eq_14_by_hand() -> None:
