@@ -93,12 +93,12 @@ def averages_text(real: Mapping[str, Sequence[Row]]) -> str:
 
 
 def on_average(benchmark: str, rows: Sequence[Row]) -> str:
-    """Return the average of a method's default, or of the first setting with every target, and of how many seeds.
+    """Return the average of a method's default, or of the setting with every target measured last, and its seeds.
 
     Of a setting that was trained for several lengths it is the shortest's.
     """
     targets = TARGETS[benchmark]
-    made = dict.fromkeys((row["setting"], row["epochs"]) for row in rows)
+    made = dict.fromkeys((row["setting"], row["epochs"]) for row in reversed(rows))
     for setting, epochs in sorted(made, key=lambda one: (one[0] != "default", one[1])):
         some = [row for row in rows if (row["setting"], row["epochs"]) == (setting, epochs)]
         if whole(some, targets):

@@ -401,6 +401,14 @@ def test_page_has_a_former_default_until_the_new_one_is_whole(tmp_path: Path) ->
     assert "| `mrf` | tau 0.1, former | – | – | – | 65.0 | 1 | 15 | -5.0 (1) |" in found["pacs-settings"]
     assert "- `mrf`, former: commit abc, where it was the default; a GPU" in found["pacs-settings"]
     assert "- `mrf`, tau 0.1, former: commit abc; a GPU" in found["pacs-settings"]
+    later = [row(setting="later", target=target, accuracy=0.75, **more) for target in targets]
+    for runs, text in (
+        ([*former, *later, *default[:3]], "75.0 (later, 1 seed)"),
+        ([*later, *former], "70.0 (former, 1 seed)"),
+        ([*default, *later], "80.0 (1 seed)"),
+    ):
+        accuracy_rows.write(tmp_path / "pacs.json", {"runs": runs, "failed": []})
+        assert f"| {text} | 92.6 |" in results_page.tables(tmp_path)["averages"]
     accuracy_rows.write(tmp_path / "pacs.json", {"runs": [*former, part, *default], "failed": []})
     assert "MRF, former" not in results_page.tables(tmp_path)["pacs"]
 

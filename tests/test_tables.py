@@ -184,6 +184,9 @@ def test_a_page_shows_every_hyperparameter(name: str) -> None:
         for place, preset in enumerate(METHODS[name].presets.values()):
             value = preset.get(parameter.name, default)
             assert cells[2 + place] == (str(value).lower() if isinstance(value, bool) else str(value))
+    for key, value in METHODS[name].pretrained.items():
+        assert f"{key} is {value}" in page
+    assert ("trained weights" in page) == bool(METHODS[name].pretrained)
     for preset in METHODS[name].presets:
         assert f"--preset {preset}" in page
     assert ("no hyper-parameters" in page) == (not parameters)

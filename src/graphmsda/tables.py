@@ -123,8 +123,10 @@ def method_page(name: str) -> str:
     for parameter in parameters.values():
         presets = [_told(preset.get(parameter.name, parameter.default)) for preset in method.presets.values()]
         table.add_row(parameter.name, _told(parameter.default), *presets, _meaning(parameter))
+    others = ", ".join(f"{key} is {_told(value)}" for key, value in method.pretrained.items())
+    others = f"where the backbone starts from trained weights, the default of {others}\n" if others else ""
     flags = "set one with --set NAME=VALUE" + ("".join(f", or all with --preset {p}" for p in method.presets))
-    return f"{name}\n\n{text}\n\n{render(table)}\n{flags}"
+    return f"{name}\n\n{text}\n\n{render(table)}\n{others}{flags}"
 
 
 def _told(value: object) -> str:

@@ -11,6 +11,7 @@ import torch
 from graphmsda.domains import Domain, Task, Unlabelled
 from graphmsda.engine.settings import FREE_TO_CHANGE, Settings
 from graphmsda.errors import UserError
+from graphmsda.methods import CRF, hyperparameters
 from tests.conftest import feature_task, image_task
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -159,6 +160,23 @@ def test_hyperparameters_are_completed() -> None:
     assert chosen.parameters["clique_weight"] == 1.0
     with pytest.raises(UserError, match="--method: unknown method 'mfr'"):
         Settings(method="mfr").resolved(task)
+
+
+@pytest.mark.parametrize(
+    ("more", "weight"),
+    [
+        ({"backbone": "resnet18", "weights": "trained.pth"}, 0.0),
+        ({"backbone": "resnet18", "weights": "imagenet"}, 0.0),
+        ({"backbone": "resnet18", "weights": "none"}, 1.0),
+        ({"backbone": "small"}, 1.0),
+        ({"backbone": "resnet18", "weights": "imagenet", "parameters": {"edge_weight": 2}}, 2.0),
+    ],
+)
+def test_trained_weights_have_defaults_of_their_own(more: dict[str, Any], weight: float) -> None:
+    chosen = Settings(method="crf", device="cpu", **more).resolved(image_task())
+    assert chosen.parameters["edge_weight"] == weight
+    assert chosen.parameters["sigma"] == hyperparameters(CRF)["sigma"].default
+    assert chosen.resolved(image_task()) == chosen
 
 
 def test_what_may_change_on_resuming_exists() -> None:

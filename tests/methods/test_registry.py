@@ -128,6 +128,10 @@ def test_defaults_then_preset_then_given() -> None:
     assert paper["clique_weight"] == 1.0
     assert complete_parameters("source-only", {}) == {}
     for method in METHODS.values():
+        assert method.pretrained.keys() <= hyperparameters(method).keys()
+    assert complete_parameters("crf", {}, pretrained=True)["edge_weight"] == 0.0
+    assert complete_parameters("crf", {"edge_weight": 3}, pretrained=True)["edge_weight"] == 3.0
+    for method in METHODS.values():
         for preset in method.presets.values():
             assert set(preset) <= set(hyperparameters(method))
 

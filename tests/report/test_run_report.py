@@ -14,6 +14,7 @@ import torch
 
 from graphmsda import METHODS, UserError
 from graphmsda.cli import main
+from graphmsda.methods import complete_parameters
 from graphmsda.report.centres import joint_of, weigh
 from graphmsda.report.gallery import disputed
 from graphmsda.report.material import COUNT, gather
@@ -228,6 +229,15 @@ def test_the_command_trains_the_same_run(image_runs: dict[str, Path], image_data
             assert run.about["settings"][name] == value, name
     assert settings["steps_per_epoch"] == 3
     assert "precision" not in settings
+
+
+def test_the_command_names_no_default_of_trained_weights(image_runs: dict[str, Path]) -> None:
+    about = Run.load(image_runs["mrf"]).about
+    settings = about["settings"] | {"method": "crf", "backbone": "resnet18", "weights": "imagenet"}
+    for trained in (True, False):
+        parameters = complete_parameters("crf", {}, pretrained=trained)
+        words = fit_command(about | {"settings": settings | {"parameters": parameters}})
+        assert ("--set edge_weight=1 " in words) != trained
 
 
 def test_a_study_or_nothing(tmp_path: Path, image_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

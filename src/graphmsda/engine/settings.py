@@ -107,7 +107,7 @@ class Settings:
 
     def resolved(self, task: Task, data_root: str | Path | None = None) -> Settings:
         """Return the same settings with every ``auto`` and every default decided for this task, place and machine."""
-        parameters = complete_parameters(self.method, self.parameters, self.preset)
+        complete_parameters(self.method, self.parameters, self.preset)  # a mistake in them is told first
         device = self.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -130,7 +130,7 @@ class Settings:
         lr = self.lr or {"3conv-2fc": 2e-4, "small": 3e-3, "mlp": 3e-3, "identity": 3e-3}.get(backbone, 5e-5)
         return dataclasses.replace(
             self,
-            parameters=parameters,
+            parameters=complete_parameters(self.method, self.parameters, self.preset, pretrained=weights != "none"),
             device=device,
             backbone=backbone,
             weights=weights,

@@ -102,11 +102,17 @@ def hyperparameters(method: type[Method]) -> dict[str, Hyperparameter]:
     }
 
 
-def complete_parameters(name: str, given: Mapping[str, Any], preset: str | None = None) -> dict[str, Any]:
-    """Return all hyper-parameters of a method: its defaults, then the preset's, then those given, checked by type."""
+def complete_parameters(
+    name: str, given: Mapping[str, Any], preset: str | None = None, *, pretrained: bool = False
+) -> dict[str, Any]:
+    """Return all hyper-parameters of a method: its defaults, then the preset's, then those given, checked by type.
+
+    With ``pretrained`` the defaults are those for a backbone that starts from trained weights.
+    """
     method = find_method(name)
     known = hyperparameters(method)
     values = {key: parameter.default for key, parameter in known.items()}
+    values.update(method.pretrained if pretrained else {})
     if preset is not None:
         if preset not in method.presets:
             there = ", ".join(method.presets) or "none"

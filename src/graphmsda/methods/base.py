@@ -76,6 +76,8 @@ class Method(nn.Module, ABC):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    pretrained: ClassVar[Mapping[str, Any]] = {}
+    """The defaults that are others where the backbone starts from trained weights."""
     version: ClassVar[int] = 1
     """Raised when what the tensors of a finished model mean has changed: models of another version are refused."""
     views: ClassVar[bool] = False

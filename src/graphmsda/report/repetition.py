@@ -89,7 +89,7 @@ def fit_command(about: Mapping[str, Any], task: Any = None) -> str:
         if asked and value is not None and name in usual:
             words += [f"--{name.replace('_', '-')}", told(value)]
     try:
-        plain = complete_parameters(settings["method"], {}, None)
+        plain = complete_parameters(settings["method"], {}, pretrained=settings.get("weights", "none") != "none")
     except UserError:
         plain = {}
     changed = [f"{name}={told(value)}" for name, value in parameters.items() if plain.get(name) != value]
