@@ -41,8 +41,8 @@ class CRF(Method):
         entropy_weight: Weight of the target's entropy, eq. 9.
         entropy_per_class: Divide that entropy by the number of classes, as the authors' code does, but by ten at most.
         edge_weight: Weight of the same classification (eqs. 8 and 9) by the query's edges alone, which is not in the
-            paper: as printed nothing but the local alignment asks that an edge lead to the right class. It draws every
-            sample close to its prototypes, which harms an embedding that was learned before.
+            paper: as printed nothing but the local alignment asks that an edge lead to the right class. Where the
+            backbone starts from trained weights, rehearsals were better without (docs/fidelity.md).
         learn_edges: Whether that classification is of edges to prototypes that are learned, as MRF-MSDA's are, or of
             the graph's own edges, to the moving averages.
         graph_teaches: Whether the graph's classification (eqs. 7 to 9) shapes the embedding, as printed, or only reads
