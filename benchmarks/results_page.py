@@ -1,11 +1,12 @@
-"""Tables of docs/results.md and the README, from what benchmarks/accuracy.py measured, beside the paper's numbers.
+"""Tables of docs/results.md, docs/fidelity.md and the README, from what benchmarks/accuracy.py measured.
 
     python benchmarks/results_page.py            # put them into the pages
     python benchmarks/results_page.py --print    # show them and leave the pages alone
 
-Rows called "default" make the table of methods, all others the table of other settings; rehearsals enter neither. A row
-that does not say which command, commit and hardware made it is refused. Times are those of ``graphmsda study timing``,
-kept in ``results/timing.json``.
+Rows called "default" make the table of methods, the paper's numbers beside them; those named in
+``benchmarks/equations.yaml`` the table of readings of the equations; all others the table of other settings. Rehearsals
+enter none. A row that does not say which command, commit and hardware made it is refused. Times are those of
+``graphmsda study timing``, kept in ``results/timing.json``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import graphmsda
+from accuracy import read_settings
 from accuracy_rows import read
 from graphmsda import UserError
 from graphmsda.study import paper
@@ -26,7 +28,8 @@ from results_numbers import Row, against, average, cells, seconds, seeds
 from speed_tables import fill, table
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "fidelity.md", ROOT / "README.md")
+EQUATIONS = ROOT / "benchmarks" / "equations.yaml"
 METHODS = {"source-only": "Source-only", "adabn": "AdaBN", "crf": "CRF", "mrf": "MRF", "mrf-plus": "MRF+"}
 METHODS |= {name: NAMES.get(name, name.upper()) for name in graphmsda.METHODS if name not in METHODS}
 MAIN = ("source-only", "adabn", "crf", "mrf", "mrf-plus")  # shown even where they have not been measured
@@ -64,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def tables(folder: Path) -> dict[str, str]:
-    """Return the text of each place in the pages: averages alone, two tables for each benchmark, and the times."""
+    """Return the text of each place in the pages: averages, two tables for each benchmark, readings, and the times."""
     real = {
         benchmark: [row for row in checked(folder / f"{benchmark}.json") if not row.get("playing")]
         for benchmark in TARGETS
@@ -73,10 +76,42 @@ def tables(folder: Path) -> dict[str, str]:
     for benchmark, rows in real.items():
         default = [row for row in rows if row["setting"] == "default"]
         others = [row for row in rows if row["setting"] != "default"]
+        if benchmark == "digits-five":
+            readings, others = apart(others, list(read_settings(EQUATIONS, None)))
+            found["readings"] = settings_text(benchmark, [*compared(default, readings), *readings], default)
         found[benchmark] = methods_text(benchmark, default, others)
         found[f"{benchmark}-settings"] = settings_text(benchmark, others, default)
     found["timing"] = timing_text(checked(folder / "timing.json", NEEDED_OF_TIMES, "graphmsda study timing"))
     return found
+
+
+def apart(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[Row], list[Row]]:
+    """Return the rows of the settings with these names, in their order, what they are compared with, and all others.
+
+    A name may be followed by that of what it is compared with: see `settings_text`.
+    """
+    settings = dict.fromkeys(row["setting"] for row in rows)
+    chosen = [setting for name in names for setting in settings if f"{setting}, ".startswith(f"{name}, ")]
+    bases = [end for setting in chosen for end in ends(setting) if end in settings]
+    chosen = list(dict.fromkeys([*bases, *chosen]))
+    named = sorted((row for row in rows if row["setting"] in chosen), key=lambda row: chosen.index(row["setting"]))
+    return named, [row for row in rows if row["setting"] not in chosen]
+
+
+def ends(name: str) -> list[str]:
+    """Return what a name ends with after its commas.
+
+    >>> ends("mrf, one batch, short")
+    ['one batch, short', 'short']
+    """
+    parts = name.split(", ")
+    return [", ".join(parts[place:]) for place in range(1, len(parts))]
+
+
+def compared(default: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the default that rows of other settings are compared with, of all seeds."""
+    cells = {(row["method"], row["target"], row["epochs"]) for row in rows}
+    return [row for row in default if (row["method"], row["target"], row["epochs"]) in cells]
 
 
 def averages_text(real: Mapping[str, Sequence[Row]]) -> str:
@@ -202,10 +237,12 @@ def settings_text(benchmark: str, rows: Sequence[Row], default: Sequence[Row]) -
     for method, setting, epochs in sorted(names, key=lambda k: order.index(k[0]) if k[0] in order else len(order)):
         some = [row for row in rows if (row["method"], row["setting"], row["epochs"]) == (method, setting, epochs)]
         count = seeds(some, {row["target"] for row in some})
-        texts = [f"`{method}`", setting, *cells(some, targets)[:-1], count, str(epochs)]
+        shown = setting.removeprefix(method).removeprefix(",").strip()  # names of readings begin with their method's
+        texts = [f"`{method}`", shown, *cells(some, targets)[:-1], count, str(epochs)]
         own = [row for row in [*default, *rows] if row["method"] == method]
-        base = [row for row in own if row["setting"] == setting.partition(", ")[2]]
-        body.append([*texts, against(some, base or [row for row in own if row["setting"] == "default"])])
+        base = next((found for end in ends(setting) if (found := [row for row in own if row["setting"] == end])), None)
+        difference = against(some, base or [row for row in own if row["setting"] == "default"])
+        body.append([*texts, "" if setting == "default" else difference])
     lines = table(head, body)
     lines[1] = lines[1].replace("|---|---:", "|---|---", 1)  # a name reads from the left
     return "\n".join([*lines, "", *details(rows)])

@@ -413,6 +413,27 @@ def test_page_has_a_former_default_until_the_new_one_is_whole(tmp_path: Path) ->
     assert "MRF, former" not in results_page.tables(tmp_path)["pacs"]
 
 
+def test_readings_of_the_equations_have_a_table_of_their_own(tmp_path: Path) -> None:
+    named = {"mrf, logistic likelihood": 0.7, "mrf as printed": 0.4}
+    rows = [row(setting=setting, accuracy=accuracy) for setting, accuracy in named.items()]
+    rows += [row(setting="brief", accuracy=0.6), row(setting="tau 0.1", accuracy=0.5)]
+    rows += [row(setting="mrf, prototypes start at random, brief", accuracy=0.55), row(), row(seed=1, accuracy=0.92)]
+    rows += [row(method="crf"), row(target="mt"), row(epochs=50)]
+    accuracy_rows.write(tmp_path / "digits-five.json", {"runs": rows, "failed": []})
+    found = results_page.tables(tmp_path)
+    assert found["readings"].splitlines()[:7] == [
+        "| method | setting | → mm | seeds | epochs | difference |",
+        "|---|---|---:|---:|---:|---:|",
+        "| `mrf` | default | 91.0 ± 1.4 | 2 | 30 |  |",
+        "| `mrf` | brief | 60.0 | 1 | 30 | -30.0 (1) |",
+        "| `mrf` | as printed | 40.0 | 1 | 30 | -50.0 (1) |",
+        "| `mrf` | logistic likelihood | 70.0 | 1 | 30 | -20.0 (1) |",
+        "| `mrf` | prototypes start at random, brief | 55.0 | 1 | 30 | -5.0 (1) |",
+    ]
+    assert "tau 0.1" in found["digits-five-settings"]
+    assert "printed" not in found["digits-five-settings"]
+
+
 def test_paper_rows_average_as_the_paper_says() -> None:
     printed = [(benchmark, results_page.of_paper(benchmark, "mrf")) for benchmark in results_page.TARGETS]
     printed += [("digits-five", results_page.of_paper("digits-five", name)) for name in ("dan", "m3sda", "dctn")]
@@ -447,21 +468,22 @@ def test_page_shows_times_beside_the_papers(tmp_path: Path) -> None:
 
 
 def test_page_has_a_place_for_each_table(tmp_path: Path) -> None:
-    page = tmp_path / "results.md"
-    page.write_text((ROOT / "docs" / "results.md").read_text(encoding="utf-8"), encoding="utf-8")
-    words = ["--results", str(results(tmp_path)), "--pages", str(page)]
+    pages = [tmp_path / "results.md", tmp_path / "fidelity.md"]
+    for page in pages:
+        page.write_text((ROOT / "docs" / page.name).read_text(encoding="utf-8"), encoding="utf-8")
+    words = ["--results", str(results(tmp_path)), "--pages", *map(str, pages)]
     assert results_page.main(words) == 0
-    once = page.read_text(encoding="utf-8")
+    once = "".join(page.read_text(encoding="utf-8") for page in pages)
     for name, text in results_page.tables(tmp_path).items():
         assert once.count(f"<!-- table:{name} -->\n{text}\n<!-- /table:{name} -->") == 1
     assert results_page.main(words) == 0
-    assert page.read_text(encoding="utf-8") == once
+    assert "".join(page.read_text(encoding="utf-8") for page in pages) == once
 
 
 @pytest.mark.parametrize("path", results_page.PAGES, ids=lambda path: path.name)
 def test_pages_are_what_the_results_say(path: Path) -> None:
     page = path.read_text(encoding="utf-8")
-    assert "<!-- table:averages -->" in page
+    assert "<!-- table:averages -->" in page or "<!-- table:readings -->" in page
     assert results_page.fill(page, results_page.tables(ROOT / "results")) == page
 
 

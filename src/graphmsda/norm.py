@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphmsda.parallel import all_sum, world_size
 
 NOWHERE = -1  # domain of a chunk that is normalised by its own statistics and leaves no trace in running ones
+EVERYWHERE = -2  # domain of a chunk that is read with the mean of all domains' running statistics
 
 
 @dataclass
@@ -84,13 +85,15 @@ class DomainBatchNorm(nn.Module):
         self.register_buffer("initial_var", torch.ones(channels))
 
     def statistics(self, domain: int) -> tuple[Tensor, Tensor]:
-        """Return mean and variance, each ``(C,)``, with which a sample of this domain is read."""
+        """Return mean and variance, each ``(C,)``, with which a sample of this domain, or of `EVERYWHERE`, is read."""
         seen = self.count > 0
         correction = torch.where(seen, self.mass, 1)
         share = seen.to(self.running_mean.dtype) / seen.sum().clamp(min=1)
         mean, var = self.running_mean / correction[:, None], self.running_var / correction[:, None]
         any_mean = torch.where(seen.any(), share @ mean, self.initial_mean)
         any_var = torch.where(seen.any(), share @ var, self.initial_var)
+        if domain == EVERYWHERE:
+            return any_mean, any_var
         return torch.where(seen[domain], mean[domain], any_mean), torch.where(seen[domain], var[domain], any_var)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Graph(nn.Module):
             # Not called mean and std: the exporter to ONNX takes a buffer and an operation of one name for the same.
             self.register_buffer("pixel_mean", backbone.mean.clone())
             self.register_buffer("pixel_std", backbone.std.clone())
-            self.body = plain_network(backbone.body, run.method.domains - 1)
+            self.body = plain_network(backbone.body, run.method.read_with())
             self._read = probabilities(without_parameters(run.method))
         self.eval().requires_grad_(False)
 

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from graphmsda.backbones import Backbone
 from graphmsda.domains import Batch, Labelled
 from graphmsda.errors import UserError
 from graphmsda.graphs.prototypes import one_hot, squared_distances
-from graphmsda.norm import NOWHERE
+from graphmsda.norm import EVERYWHERE, NOWHERE
 from graphmsda.parallel import all_sizes, gather_chunks, rank
 
 Predictor = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -67,6 +67,10 @@ class Embedded:
         return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), torch.cat(domains)
 
 
+BatchStatistics = Literal["own", "mean", "common"]
+"""Each domain has its own; or in training alone, and is read with the mean of all; or all domains are one batch."""
+
+
 class Method(nn.Module, ABC):
     """Base of all methods.
 
@@ -82,6 +86,8 @@ class Method(nn.Module, ABC):
     """Raised when what the tensors of a finished model mean has changed: models of another version are refused."""
     views: ClassVar[bool] = False
     """Whether it wants a strongly changed view of target samples, `Batch.strong`, and changed source samples."""
+    batch_statistics: BatchStatistics = "own"
+    """Whose batch statistics normalise a sample; a hyper-parameter of CRF and MRF."""
     stages: tuple[Stage, ...] = ()
     """Stages that are trained one after the other, each like a run of its own; without any, the run is one."""
     stage: str = ""
@@ -130,7 +136,13 @@ class Method(nn.Module, ABC):
 
     def embed(self, x: Tensor, domain: int = -1) -> Tensor:
         """Embed samples of one domain, by default of the target: ``(B, ...) -> (B, d)``."""
-        return self.backbone(x, (len(x),), (domain % self.domains,))  # type: ignore[no-any-return]
+        return self.backbone(x, (len(x),), (self.read_with(domain),))  # type: ignore[no-any-return]
+
+    def read_with(self, domain: int = -1) -> int:
+        """Return the domain whose running batch statistics read samples of a domain, by default of the target."""
+        if self.batch_statistics == "own":
+            return domain % self.domains
+        return 0 if self.batch_statistics == "common" else EVERYWHERE
 
     def embed_batch(self, batch: Batch, *, target: bool = True, strong: bool = False, pooled: bool = False) -> Embedded:
         """Embed all domains in one pass, each with its own batch statistics, and gather all processes' parts.
@@ -140,7 +152,8 @@ class Method(nn.Module, ABC):
             target: Whether to take the target; without it, its batch statistics stay untouched and its part is empty.
             strong: Whether to take the target's strong view, which leaves the target's running statistics untouched:
                 nobody will ask for predictions of such samples.
-            pooled: Whether the sources, without the target, share their batch statistics, those of domain 0.
+            pooled: Whether what is embedded shares its batch statistics, those of domain 0, as it does in any case
+                where `batch_statistics` are common.
         """
         parts = [part.x for part in batch.sources]
         domains = list(range(len(parts)))
@@ -150,6 +163,7 @@ class Method(nn.Module, ABC):
         sizes = [len(part) for part in parts]
         everywhere = all_sizes(sizes, batch.progress.device)
         totals = [sum(column) for column in zip(*everywhere, strict=True)]
+        pooled = pooled or self.batch_statistics == "common"
         given = ([sum(sizes)], [0], [sum(totals)]) if pooled else (sizes, domains, totals)
         local = self.backbone(torch.cat(parts), *given)
         embeddings = torch.split(gather_chunks(local, everywhere), totals)

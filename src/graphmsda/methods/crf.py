@@ -14,7 +14,7 @@ from graphmsda.graphs import markov, relation
 from graphmsda.graphs.constraints import global_alignment, local_alignment, prototype_risk, source_risk, target_entropy
 from graphmsda.graphs.many_classes import bandwidth, entropy_share
 from graphmsda.graphs.prototypes import class_means, distance_scale, moving_average, one_hot, squared_distances
-from graphmsda.methods.base import Method, Phase, Predictor, ramped, require
+from graphmsda.methods.base import BatchStatistics, Method, Phase, Predictor, ramped, require
 from graphmsda.methods.guess import Rule, guess_target
 
 
@@ -56,6 +56,8 @@ class CRF(Method):
         dropout: Dropout after the first graph convolution.
         own_classifier: Whether a linear classifier follows the two graph convolutions, as printed, or the second of
             them is the classifier, as in the authors' code.
+        batch_statistics: Whether each domain is normalised by its own (own); so in training, and read with the mean of
+            all domains' (mean), as a batch norm has it that meets them in turn; or all of a batch by its (common).
     """
 
     pretrained: ClassVar = {"edge_weight": 0.0}
@@ -109,8 +111,10 @@ class CRF(Method):
         hidden: int = 512,
         dropout: float = 0.5,
         own_classifier: bool = True,
+        batch_statistics: BatchStatistics = "own",
     ) -> None:
         super().__init__(backbone, classes, domains)
+        self.batch_statistics = batch_statistics
         require(sigma > 0, "sigma", sigma, "a positive number")
         require(0 <= beta < 1, "beta", beta, "a number from 0 to below 1")
         require(0 <= dropout < 1, "dropout", dropout, "a number from 0 to below 1")

@@ -13,7 +13,7 @@ from graphmsda.graphs import markov
 from graphmsda.graphs.constraints import class_imbalance, source_risk, target_entropy
 from graphmsda.graphs.many_classes import entropy_share
 from graphmsda.graphs.prototypes import class_means, distance_scale, one_hot
-from graphmsda.methods.base import Method, Phase, Predictor, ramped, require
+from graphmsda.methods.base import BatchStatistics, Method, Phase, Predictor, ramped, require
 from graphmsda.methods.guess import Rule, guess_target
 
 FAR = 1e4  # an energy whose likelihood is zero in any precision, and which is still a number
@@ -50,6 +50,8 @@ class MRF(Method):
         threshold: Threshold of the rule.
         ramp: Share of the training over which the target's entropy and pseudo-labels come in, from 0 to full weight.
         start: Where prototypes start: at the first class mean seen (mean) or at small random numbers (normal).
+        batch_statistics: Whether each domain is normalised by its own (own); so in training, and read with the mean of
+            all domains' (mean), as a batch norm has it that meets them in turn; or all of a batch by its (common).
     """
 
     presets: ClassVar = {
@@ -90,8 +92,10 @@ class MRF(Method):
         threshold: float = 0.5,
         ramp: float = 0.2,
         start: Literal["mean", "normal"] = "mean",
+        batch_statistics: BatchStatistics = "own",
     ) -> None:
         super().__init__(backbone, classes, domains)
+        self.batch_statistics = batch_statistics
         require(tau > 0, "tau", tau, "a positive number")
         require(wrong_edges >= 0, "wrong_edges", wrong_edges, "a whole number not below 0")
         require(threshold >= 0, "threshold", threshold, "a number not below 0")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from graphmsda.domains import Batch
 from graphmsda.graphs.constraints import source_risk
@@ -30,9 +29,9 @@ class SourceOnly(LinearMethod):
         predictions = torch.split(self.predict(embedded.flat()[0]), [len(y) for y in labels])
         return Phase({"source": source_risk(predictions, labels)})
 
-    def embed(self, x: Tensor, domain: int = -1) -> Tensor:
-        """Embed samples of one domain; the sources' common statistics are those of domain 0."""
-        return super().embed(x, domain if domain % self.domains == self.domains - 1 else 0)
+    def read_with(self, domain: int = -1) -> int:
+        """Return whose running statistics read a domain; the sources' common ones are those of domain 0."""
+        return self.domains - 1 if domain % self.domains == self.domains - 1 else 0
 
 
 class AdaBN(SourceOnly):
