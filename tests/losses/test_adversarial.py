@@ -28,7 +28,7 @@ def slow_domain_risk(sources: list[Tensor], target: Tensor) -> float:
         for logit in part[:, 0].tolist():
             total -= math.log(probability(logit)) / (len(part) * len(filled))
     for logit in target[:, 0].tolist():
-        total -= math.log(1 - probability(logit)) / len(target)
+        total -= math.log(probability(-logit)) / len(target)  # 1 - D(x), without cancelling where D(x) is near 1
     return total
 
 
