@@ -54,7 +54,8 @@ def test_one_common_batch_is_a_network_with_usual_norms(name: str) -> None:
     wanted = torch.split(plain(torch.cat(parts)), [len(part) for part in parts])
     for got, z in zip([*(part.x for part in embedded.sources), embedded.target], wanted, strict=True):
         torch.testing.assert_close(got, z)
-    method.eval(), plain.eval()
+    method.eval()
+    plain.eval()
     for domain, part in enumerate(parts):
         torch.testing.assert_close(method.embed(part, domain), plain(part))
 
@@ -66,7 +67,8 @@ def test_mean_of_all_is_what_a_usual_norm_has_met_that_takes_domains_in_turn(nam
     one_phase(method, batch())
     for part in all_domains():
         plain(part)
-    method.eval(), plain.eval()
+    method.eval()
+    plain.eval()
     for domain, part in enumerate(all_domains()):
         torch.testing.assert_close(method.embed(part, domain), plain(part))
     torch.testing.assert_close(method.embed(part), plain(part))  # the target, as `predict` reads it
